@@ -1,17 +1,17 @@
-"""`make bench`: measures, writes build/bench.json and the tables of docs/performance-log.md.
+"""`make bench` measures and writes build/bench.json and the tables of docs/performance-log.md.
 
     make bench                                   everything, about 20 minutes
     make bench QUICK=1                           less of everything, about 6 minutes
     make bench ONLY=throughput,recovery          some sections
-    make bench ONLY=felt DRIVERS=1,20            what a user feels, into docs/performance.md
-    make bench PEER=/path/to/csi-provisioner     the Go reference in the same run
-    make bench BASE=/path/to/checkout            another commit of ours, with its .venv, in turn
-    make bench ROUNDS=3 CSI_FLEET_TEST_KUBECONFIG=...   a cluster to use; it is filled with claims
+    make bench ONLY=felt DRIVERS=1,20            the figures users notice, into docs/performance.md
+    make bench PEER=/path/to/csi-provisioner     csi-provisioner in the same run
+    make bench BASE=/path/to/checkout            another commit, with its .venv, in turn
+    make bench ROUNDS=3 CSI_FLEET_TEST_KUBECONFIG=...   use this cluster; it gets filled
 
-Without that a control plane of its own is started. Nothing is asserted. Sections: throughput,
+Without a cluster, the run starts a control plane. It asserts nothing. Sections: throughput,
 topology, steady, recovery, scaling, cluster, queue, resizing, attachments, attachments-killed,
 snapshots, life, saturated, systems, neighbours, memory, explain. A run of some sections replaces
-theirs only.
+only the results of these sections.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PACKAGES = ("celery", "redis", "grpcio", "kubernetes", "msgspec")
 
 @contextmanager
 def cluster(environ: Mapping[str, str]) -> Iterator[Path]:
-    """The given cluster, else one for this run."""
+    """Yield the given cluster, or start one for this run."""
     if given := environ.get("CSI_FLEET_TEST_KUBECONFIG"):
         yield Path(given)
         return
@@ -57,7 +57,7 @@ def cluster(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def machine(api: KubeApi, peer: Path | None) -> dict[str, str]:
-    """Where and with what the figures were made."""
+    """Return the facts about the machine and the software of this run."""
     info = Path("/proc/cpuinfo").read_text()
     models = [line.split(":")[1].strip() for line in info.splitlines() if "model name" in line]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
@@ -76,7 +76,7 @@ def machine(api: KubeApi, peer: Path | None) -> dict[str, str]:
 
 
 def main(environ: Mapping[str, str] = os.environ) -> int:
-    """Run the chosen sections."""
+    """Run the chosen sections and return the exit code."""
     chosen = [one for one in environ.get("ONLY", "").split(",") if one] or list(SECTIONS)
     is_felt = chosen == ["felt"]
     chosen = list(FELT) if is_felt else chosen
@@ -108,7 +108,7 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
 
 
 def end(number: int, _frame: object) -> None:
-    """A run that is stopped takes its objects and processes with it."""
+    """Exit with cleanup: a stopped run removes its objects and processes."""
     sys.exit(128 + number)
 
 

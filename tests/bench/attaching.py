@@ -1,6 +1,6 @@
 """Attachments of one system with N drivers: rate and CPU of a burst; SIGKILL during a publish.
 
-`PEER_ATTACHER=/path/to/csi-attacher` measures the Go one in the same run.
+With `PEER_ATTACHER=/path/to/csi-attacher`, csi-attacher is measured in the same run.
 """
 
 from __future__ import annotations
@@ -32,27 +32,30 @@ STORAGE = "storage.k8s.io/v1"
 
 
 class PeerAttacher(Peer):
-    """csi-attacher, one process per driver."""
+    """Runs csi-attacher, one process per driver."""
 
     program = "csi-attacher"
     started = "Starting CSI attacher"
 
 
 class LeadingAttacher(PeerAttacher):
-    """A replica that works."""
+    """A replica that has the Lease and works."""
 
     flags = ("--leader-election", "--leader-election-namespace=default")
 
 
 class WaitingAttacher(LeadingAttacher):
-    """A replica that waits for the Lease; on one host both would be the same leader by name."""
+    """A replica that waits for the Lease.
+
+    It gets another host name, because otherwise both replicas would have the same identity.
+    """
 
     prefix = ("unshare", "--uts", "sh", "-c", 'hostname second && exec "$@"', "sh")
     started = "to acquire leader lease"
 
 
 class OneDriver:
-    """A driver in the way systems take several."""
+    """Gives one driver the interface of a host of several drivers."""
 
     def __init__(self, driver: DirectoryDriver) -> None:
         self.names = [driver.name]
@@ -60,7 +63,7 @@ class OneDriver:
 
 
 def attach(api: KubeApi, system: System, drivers: Sequence[str], count: int) -> dict[str, Any]:
-    """One burst after a first attachment per driver; returns the record."""
+    """Run one burst, after a first attachment per driver, and return its record."""
     mark = f"b{uuid.uuid4().hex[:6]}"
     nodes = [f"{mark}-n{index}" for index in range(NODES)]
     each(nodes, lambda node: api.create(csi_node(node, drivers)))
@@ -105,7 +108,7 @@ def attach(api: KubeApi, system: System, drivers: Sequence[str], count: int) -> 
 
 
 def attached(api: KubeApi, mark: str) -> int:
-    """How many of this run are attached now; those that are gone count as none."""
+    """Return how many attachments of this run are attached now; deleted ones do not count."""
     found = api.items(ATTACHMENTS)
     return sum(
         one["metadata"]["name"].startswith(mark) and one["status"]["attached"] for one in found
@@ -113,14 +116,14 @@ def attached(api: KubeApi, mark: str) -> int:
 
 
 def each(items: Sequence[Any], act: Callable[[Any], Any]) -> None:
-    """By several clients at once."""
+    """Run `act` for all items with several clients at once."""
     with ThreadPoolExecutor(CLIENTS) as pool:
         for future in [pool.submit(act, item) for item in items]:
             future.result()
 
 
 def csi_node(name: str, drivers: Sequence[str]) -> dict[str, Any]:
-    """A node with all drivers."""
+    """Return a CSINode with all drivers."""
     entries = [{"name": one, "nodeID": f"id-{name}", "topologyKeys": None} for one in drivers]
     return {
         "apiVersion": STORAGE,
@@ -131,7 +134,7 @@ def csi_node(name: str, drivers: Sequence[str]) -> dict[str, Any]:
 
 
 def volume(name: str, driver: str) -> dict[str, Any]:
-    """A PV of one node."""
+    """Return a PV of a driver."""
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
@@ -147,7 +150,7 @@ def volume(name: str, driver: str) -> dict[str, Any]:
 
 
 def attachment(name: str, driver: str, node: str) -> dict[str, Any]:
-    """What the attach/detach controller makes."""
+    """Return a VolumeAttachment as the attach/detach controller makes it."""
     source = {"persistentVolumeName": name}
     return {
         "apiVersion": STORAGE,
@@ -158,12 +161,12 @@ def attachment(name: str, driver: str, node: str) -> dict[str, Any]:
 
 
 def clean_up(api: KubeApi, names: Sequence[str], nodes: Sequence[str]) -> None:
-    """Volumes and nodes of the run."""
+    """Delete the volumes and nodes of the run."""
 
     def remove(name: str) -> None:
         path = f"/api/v1/persistentvolumes/{name}"
         api.delete(path)
-        with suppress(KubeApiError):  # gone by now, as it should be
+        with suppress(KubeApiError):  # it is deleted already, as it should be
             api.patch(path, {"metadata": {"finalizers": None}})
 
     each(names, remove)
@@ -171,7 +174,7 @@ def clean_up(api: KubeApi, names: Sequence[str], nodes: Sequence[str]) -> None:
 
 
 def killed(api: KubeApi, kubeconfig: Path, peer: Path | None) -> list[dict[str, Any]]:
-    """Seconds from the SIGKILL of who publishes to `attached`, with a second one at hand."""
+    """Kill the publishing process while a second one runs; return the seconds to `attached`."""
     found = []
     for name in ("csi-fleet",) if peer is None else ("csi-fleet", "reference"):
         with DirectoryDriver(arguments=[f"--capabilities={CAPABILITIES}"]) as driver:
@@ -190,7 +193,7 @@ def killed(api: KubeApi, kubeconfig: Path, peer: Path | None) -> list[dict[str, 
 
 
 def killed_once(api: KubeApi, driver: DirectoryDriver, victim: Callable[[], int]) -> float:
-    """One publish that would hang; whoever made it dies."""
+    """Kill the process whose publish call hangs, and return the seconds to `attached`."""
     driver.set_rules({"method": "ControllerPublishVolume", "hang": True, "times": 1})
     cluster = AttachCluster(api, [driver])
     try:
@@ -210,7 +213,7 @@ def killed_once(api: KubeApi, driver: DirectoryDriver, victim: Callable[[], int]
 
 
 def owner(redis_url: str) -> int:
-    """Process id of who holds the only lease: `... <host>:<pid>:<random> ...`."""
+    """Return the process id in the only lease, `... <host>:<pid>:<random> ...`."""
     with redis.Redis.from_url(redis_url, decode_responses=True) as client:
         (lease,) = client.hvals("csifleet:leases")
     return int(lease.split(" ")[1].split(":")[-2])

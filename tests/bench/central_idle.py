@@ -1,4 +1,4 @@
-"""How much does a central worker cost at rest with 200 drivers, and how long takes a claim?
+"""Measure the cost of an idle central worker with 200 drivers, and the latency of a claim.
 
 `python -m tests.bench.central_idle KUBECONFIG [DRIVERS]` prints CPU, memory and threads of the
 worker, and the time from a claim's creation to CreateVolume.
@@ -67,7 +67,7 @@ def measure(kubeconfig: str, count: int) -> None:
 
 
 def latency(scene: Scene, host: DriverHost, names: list[str]) -> None:
-    """One claim after another, each of another driver, the system at rest between them."""
+    """Make one claim after the other, each of another driver, with an idle system in between."""
     found = []
     for number, name in enumerate(names):
         storage_class = scene.storage_class(name, f"c{number}")

@@ -1,7 +1,7 @@
-"""The drivers of a measurement: hundreds in one process, quick, with topology when wanted.
+"""Drivers for measurements: hundreds in one process, fast, with topology if needed.
 
 `BenchDrivers(folder, names, delay_seconds=0.2, has_topology=True)` is a `DriverHost` whose drivers
-cost next to nothing, so that what is measured are the provisioners.
+cost almost nothing, so that a run measures the provisioners.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TOPOLOGY_KEY = "topology.bench.example.org/zone"
 
 
 def able_to(*kinds: Any) -> csi.ControllerGetCapabilitiesResponse:
-    """The answer of a driver with these capabilities."""
+    """Return a driver's reply with these capabilities."""
     made = [csi.ControllerServiceCapability.RPC(type=one) for one in kinds]
     return csi.ControllerGetCapabilitiesResponse(
         capabilities=[csi.ControllerServiceCapability(rpc=one) for one in made]
@@ -37,7 +37,7 @@ def able_to(*kinds: Any) -> csi.ControllerGetCapabilitiesResponse:
 
 
 class BenchDrivers(DriverHost):
-    """The process as a measurement sees it; its CPU is read by `pid`."""
+    """Runs the drivers in a process of their own, whose CPU is read by `pid`."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class BenchDrivers(DriverHost):
 
 
 class TopologyDriver(LightDriver):
-    """Says that volumes have a place, and puts each where it is wanted most."""
+    """Reports that volumes have a topology, and puts each in the most preferred segment."""
 
     async def plugin(self, _: Any, __: Any) -> csi.GetPluginCapabilitiesResponse:
         types = csi.PluginCapability.Service.Type
@@ -97,7 +97,7 @@ class TopologyDriver(LightDriver):
 
 
 class ExpandingDriver(LightDriver):
-    """Grows volumes that somebody made by hand; no node part."""
+    """Expands volumes that the test made by hand; it has no node service."""
 
     def _methods(self) -> dict[str, dict[str, Any]]:
         found = super()._methods()
@@ -119,7 +119,7 @@ class ExpandingDriver(LightDriver):
 
 
 class AttachingDriver(LightDriver):
-    """Publishes any volume anywhere."""
+    """Publishes any volume to any node."""
 
     def _methods(self) -> dict[str, dict[str, Any]]:
         methods = super()._methods()
@@ -133,7 +133,7 @@ class AttachingDriver(LightDriver):
         return methods
 
     async def agree(self, answer: Any, _: Any, context: Any) -> Any:
-        """After the planned delay."""
+        """Answer after the planned delay."""
         await self._misbehave(context)
         return answer()
 
@@ -142,7 +142,7 @@ class AttachingDriver(LightDriver):
 
 
 class SnapshotDriver(LightDriver):
-    """Cuts any volume; a snapshot is ready at once and called after its name."""
+    """Takes snapshots of any volume. A snapshot is ready at once and has its name as its id."""
 
     def _methods(self) -> dict[str, dict[str, Any]]:
         methods = super()._methods()
@@ -172,7 +172,7 @@ class SnapshotDriver(LightDriver):
 
 
 class WholeDriver(SnapshotDriver, AttachingDriver, ExpandingDriver):
-    """All of it, and each call costs the CPU `work` seconds, as in a driver that runs programs."""
+    """Has all capabilities; each call costs `work` seconds of CPU, as if it ran programs."""
 
     async def _misbehave(self, context: Any) -> None:
         until = time.thread_time() + self.mode.get("work", 0)

@@ -1,4 +1,4 @@
-"""What a user feels, in one table: csi-fleet beside another commit of it and the Go sidecars."""
+"""One table of the figures that users notice, for csi-fleet, another commit and the Go sidecars."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 Record = Mapping[str, Any]
-# Section, its figures, and what they are called.
+# Section, figure, and title of the row.
 FIGURES = (
     ("throughput", "bound_p50", "claim to Bound, p50 s"),
     ("throughput", "bound_p99", "claim to Bound, p99 s"),
@@ -38,7 +38,7 @@ Row = tuple[str, str]
 
 
 def rows(results: Mapping[str, Any]) -> Iterator[list[str]]:
-    """A row for each figure and case; the median where a case was measured several times."""
+    """Yield a row for each figure and case, with the median of repeated measurements."""
     for section, name, title in FIGURES:
         found: dict[str, dict[str, list[float]]] = {}
         for record in results.get(section) or []:
@@ -51,14 +51,14 @@ def rows(results: Mapping[str, Any]) -> Iterator[list[str]]:
 
 
 def case_of(record: Record) -> str:
-    """What was done, to how many drivers."""
+    """Return the number of drivers, the mode and the killed process of a record."""
     parts = [str(record[one]) for one in ("mode", "killed") if one in record]
     drivers = [f"{record['drivers']:2} drivers"] if "drivers" in record else []
     return ", ".join([*drivers, *parts])
 
 
 def cells(columns: Mapping[str, Sequence[float]]) -> list[str]:
-    """The three systems, and how ours compares to the other commit."""
+    """Return the figures of the three systems, and the ratio of csi-fleet to the other commit."""
     middle = {name: statistics.median(values) for name, values in columns.items()}
     shown = [f"{middle[one]:.4g}" if one in middle else "" for one in ("csi-fleet", "base", "Go")]
     ours, base = middle.get("csi-fleet"), middle.get("base")

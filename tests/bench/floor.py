@@ -1,13 +1,16 @@
-"""What does a claim's traffic alone cost? About the least that a worker can need.
+"""Measure the traffic of a claim alone, which is about the least that a worker needs.
 
-Run: python -m tests.bench.floor KUBECONFIG CSI-PROVISIONER [ROUNDS]
+    python -m tests.bench.floor KUBECONFIG CSI-PROVISIONER [ROUNDS]
 
-A watch, the queue's scripts (ADD, TAKE, ENTER, BEGIN, CREATED, DONE), a live GET of the claim,
-CreateVolume and the POST of the PV: with our clients, in twelve threads, and without one decision,
-check, event, metric or Celery. A burst at one driver, and one at ten with all cores busy (a process
-per core), each in turn with the reference. It is no provisioner: nothing is checked or deleted. As
-with ours, a thread takes keys until none is due; unlike ours, each claim is added by a call of its
-own, and watch and workers share a process, which saves more than that costs.
+The traffic is a watch, the queue's scripts (ADD, TAKE, ENTER, BEGIN, CREATED, DONE), a live GET of
+the claim, CreateVolume and the POST of the PV. It uses csi-fleet's clients in twelve threads,
+without any decision, check, event, metric or Celery. The runs are a burst at one driver, and a
+burst at ten drivers with all cores busy (one process per core). Each alternates with
+csi-provisioner.
+
+This is no provisioner: it checks and deletes nothing. As in csi-fleet, a thread takes keys until no
+key is due. Unlike in csi-fleet, each claim is added by its own call, and watch and workers share a
+process, which saves more than the calls cost.
 """
 
 from __future__ import annotations
@@ -55,7 +58,7 @@ CLAIMS_PATH = "/api/v1/persistentvolumeclaims"
 
 
 class Traffic:
-    """One process of it, for some drivers; runs until it is killed."""
+    """One process of the traffic, for some drivers; runs until it is killed."""
 
     def __init__(self, kubeconfig: str, redis_url: str, drivers: dict[str, str]) -> None:
         self._drivers = {name: CsiClient(address) for name, address in drivers.items()}
@@ -114,13 +117,13 @@ class Traffic:
 
 
 def end(hook: threading.ExceptHookArgs) -> None:
-    """A thread failed: what was measured would be of fewer."""
+    """Exit if a thread failed, because the figures would be those of fewer threads."""
     traceback.print_exception(hook.exc_value)
     os._exit(1)
 
 
 def persistent_volume(name: str, driver: str, handle: str, claim: Any) -> dict[str, Any]:
-    """As csi-provisioner would write it."""
+    """Return a PV as csi-provisioner writes it."""
     reference = {
         one: claim["metadata"][one] for one in ("name", "namespace", "uid", "resourceVersion")
     }
@@ -142,7 +145,7 @@ def persistent_volume(name: str, driver: str, handle: str, claim: Any) -> dict[s
 
 
 class Floor:
-    """The traffic as a system to be measured: processes, and a Redis of their own."""
+    """The traffic as a measured system: its processes and their Redis."""
 
     name = "traffic alone"
 
@@ -177,7 +180,7 @@ class Floor:
 def burst(
     api: KubeApi, kubeconfig: Path, system: System, drivers: BenchDrivers, *, is_busy: bool
 ) -> None:
-    """Claims until each has its PV, all cores busy or not; ours deletes them afterwards."""
+    """Measure claims until each has its PV, then delete them with csi-fleet."""
     with Load(api, f"b{uuid.uuid4().hex[:7]}", drivers.names) as load:
         with system, busy_cores() if is_busy else nullcontext():
             load.run(len(drivers.names), timeout_seconds=60)

@@ -1,13 +1,13 @@
-"""As `tests.bench.full_namespace`, with everything real: how long do others' claims take to Bound?
+"""Measure how long other tenants' claims take to Bound while one tenant's large claims fail.
 
     python -m tests.bench.full_cluster [CLAIMS] [--idle]
 
-What is ours goes from the moment that kube-controller-manager asks for a volume (it works on one
-claim after the other, whoever's) until the PV is saved. A control plane of its own, `csi-fleet run`
-with an example driver that has no room for the greedy tenant's claims (264 KB of annotations each),
-and quiet claims at a steady rate. With `--idle` the greedy claims are of a class that nobody
-serves:
-what remains is the API server's share.
+This is `tests.bench.full_namespace` with real parts. csi-fleet's share is the time from
+kube-controller-manager's request for a volume (it handles one claim after the other, of all
+tenants) to the saved PV. The run starts its own control plane and `csi-fleet run` with an example
+driver that has no room for the greedy tenant's claims (264 KB of annotations each). Quiet claims
+arrive at a steady rate. With `--idle` no driver serves the class of the greedy claims, so the API
+server's share remains.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ GREEDY = "/api/v1/namespaces/greedy/persistentvolumeclaims"
 
 
 def claim(number: int, size: str, **annotations: str) -> dict[str, object]:
-    """One of the greedy tenant's claims."""
+    """Return a claim of the greedy tenant."""
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -49,7 +49,7 @@ def claim(number: int, size: str, **annotations: str) -> dict[str, object]:
 
 
 def shown(name: str, times: Times, redis_url: str) -> None:
-    """One line of the table."""
+    """Print one line of the table."""
     found = sorted(times.bound[one] - times.created[one] for one in times.bound)
     p50, p99 = statistics.median(found), found[int(len(found) * 0.99) - 1]
     with connect(redis_url) as client:
@@ -61,7 +61,7 @@ def shown(name: str, times: Times, redis_url: str) -> None:
 
 
 def recovered(api: KubeApi) -> float:
-    """Seconds that a claim of the greedy tenant takes once its others are gone."""
+    """Return the seconds for a claim of the greedy tenant after its other claims are deleted."""
     started = time.monotonic()
     api.create(claim(10**6, "1Mi"))
     while True:
@@ -72,7 +72,7 @@ def recovered(api: KubeApi) -> float:
 
 
 def main() -> None:
-    """Alone, beside the greedy tenant, and after its claims are gone."""
+    """Measure alone, next to the greedy tenant, and after its claims are deleted."""
     parser = argparse.ArgumentParser()
     parser.add_argument("claims", type=int, nargs="?", default=2000)
     parser.add_argument("--idle", action="store_true")

@@ -1,10 +1,10 @@
-"""One tenant fills Redis with claims that fail; how long do the others' claims wait meanwhile?
+"""Measure how long other tenants' claims wait while one tenant fills Redis with failing claims.
 
     python -m tests.bench.full_namespace [CLAIMS]
 
-A real Redis with the shipped memory limit, the real queue and records, 32 threads as a worker has
-them and a driver that takes 10 ms. The greedy tenant's claims carry 264 KB of annotations and fail;
-as many small ones that fail show what is due to their size.
+The run uses a real Redis with the shipped memory limit, the real queue and records, 32 threads as
+in a worker, and a driver that takes 10 ms. The greedy tenant's claims have 264 KB of annotations
+and fail. The same number of small failing claims shows the effect of the size.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FILLING = {f"team/{number}": "x" * 250 for number in range(1000)}
 
 
 class Bench:
-    """A worker and what its passes do."""
+    """A worker with simulated passes."""
 
     def __init__(self, server: RedisServer) -> None:
         self.client = connect(server.unix_url)
@@ -68,19 +68,19 @@ class Bench:
         self.heartbeat.stop()
 
     def publish(self, lists: Iterable[str]) -> None:
-        """In Celery's stead."""
+        """Deliver wake-ups instead of Celery."""
         for name in lists:
             self.messages.put(name)
 
     def pump(self) -> None:
-        """One thread of each process does it."""
+        """Run the queue's pump, as one thread of each process does."""
         seconds = 0.0
         while not self.stopped.wait(seconds):
             with suppress(QueueUnavailable):
                 seconds = self.queue.pump()
 
     def work(self) -> None:
-        """Passes until the end."""
+        """Run passes until the end."""
         while not self.stopped.is_set():
             with suppress(QueueUnavailable, Empty):
                 self.messages.get(timeout=0.2)
@@ -91,7 +91,7 @@ class Bench:
                     self.one_pass(lease)
 
     def one_pass(self, lease: Lease) -> None:
-        """As the provisioner's: record, call, then saved or failed."""
+        """Run one pass like the provisioner: record the intent, call, then finish or fail."""
         key = lease.key
         is_greedy = key.tenant == "greedy"
         record = intent(key, FILLING if key.uid.startswith("large") else {})
@@ -108,18 +108,18 @@ class Bench:
             self.ends[key.uid] = time.monotonic()
 
     def wait_for_all(self, keys: list[Key]) -> None:
-        """Each has failed once: Redis is as full as they make it, and all of them retry."""
+        """Wait until each key has failed once: Redis is then full, and all keys retry."""
         while not self.failed.issuperset(keys):
             time.sleep(0.01)
 
     def settle(self) -> None:
-        """Passes under way put their key back once more."""
+        """Forget the keys repeatedly, because passes under way add their keys once more."""
         for _ in range(3):
             time.sleep(1)
             self.queue.forget(list(self.failed))
 
     def others(self, prefix: str) -> list[float]:
-        """Claims of ten quiet tenants, one each 20 ms; seconds from event to end."""
+        """Add claims of ten quiet tenants every 20 ms; return the sorted seconds to each end."""
         starts = {}
         for number in range(OTHERS):
             key = claim_key("d", f"quiet-{number % 10}", f"c{number}", f"{prefix}{number}")
@@ -132,7 +132,7 @@ class Bench:
 
 
 def intent(key: Key, annotations: dict[str, str]) -> dict[str, Any]:
-    """What is recorded of a claim."""
+    """Return the intent record of a claim."""
     namespace, _, name = key.object.partition("/")
     metadata = {"namespace": namespace, "name": name, "uid": key.uid, "annotations": annotations}
     return Intent.begin(
@@ -147,14 +147,14 @@ def intent(key: Key, annotations: dict[str, str]) -> dict[str, Any]:
 
 
 def shown(name: str, found: list[float], bench: Bench) -> None:
-    """One line of the table."""
+    """Print one line of the table."""
     p50, p99 = statistics.median(found), found[int(len(found) * 0.99) - 1]
     used = bench.client.info("memory")["used_memory_human"]  # type: ignore[index]
     print(f"| {name} | {p50 * 1000:.0f} ms | {p99 * 1000:.0f} ms | {used} | {bench.full} |")
 
 
 def main() -> None:
-    """Alone, beside the greedy tenant, and after its claims are gone."""
+    """Measure alone, next to the greedy tenant, and after its claims are deleted."""
     claims = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
     binary = find_redis_server()
     assert binary is not None, "no redis-server"

@@ -1,12 +1,12 @@
-"""Claims of one driver beside another that answers every field of every call at its worst.
+"""Measure claims of one driver next to a driver that returns the worst value in every field.
 
     python -m tests.bench.hostile_driver [CLAIMS]
 
-One control plane and one `csi-fleet run` for three drivers. Prints how long the first driver's
-claims take to Bound: alone, while as many claims of an honest neighbour arrive as the hostile
-driver gets, while those of the hostile driver arrive, and while they are retried. "asked to saved"
-is csi-fleet's part; the rest is kube-controller-manager's, which requests one volume after the
-other. So the hostile driver costs only what it takes beyond the honest neighbour.
+One control plane and one `csi-fleet run` serve three drivers. The output is the time to Bound of
+the first driver's claims: alone, while an honest neighbour gets as many claims as the hostile
+driver, while the hostile driver's claims arrive, and while they are retried. "asked to saved" is
+csi-fleet's part. The rest belongs to kube-controller-manager, which requests one volume after the
+other. So the cost of the hostile driver is only the difference to the honest neighbour.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CLAIMS, PER_SECOND = 200, 10.0
 
 
 def main() -> None:
-    """Alone, beside an honest neighbour, and beside the hostile driver."""
+    """Measure alone, next to an honest neighbour, and next to the hostile driver."""
     parser = argparse.ArgumentParser()
     parser.add_argument("claims", type=int, nargs="?", default=CLAIMS)
     options = parser.parse_args()

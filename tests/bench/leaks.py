@@ -1,10 +1,10 @@
-"""How many volumes does each known way to leak them leave behind, here and with csi-provisioner?
+"""Count the volumes that each known way to leak them leaves, for csi-fleet and csi-provisioner.
 
     python -m tests.bench.leaks [--peer /path/to/csi-provisioner] [--only 486] [--workers 2]
 
-Tells the stories of `tests/support/leaks.py` to a whole csi-fleet and, with `--peer`, to that
-program as one process that is started again after a second when it dies. Prints the table of
-docs/guarantees.md: leaked volumes of claims. Starts a control plane of its own.
+The stories of `tests/support/leaks.py` run with a complete csi-fleet and, with `--peer`, with that
+program as one process, which is restarted a second after it dies. The output is the table of
+docs/guarantees.md: leaked volumes of claims. The run starts its own control plane.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ FLAGS = ("--timeout=5s", "--retry-interval-max=4s")
 
 @dataclass
 class Peer(System):
-    """Go programs in place of our processes; Redis stays down."""
+    """Go programs instead of csi-fleet's processes; Redis is not started."""
 
     program: str = ""
 
     def commands(self) -> list[list[str]]:
-        """One per program, each with its own flags."""
+        """Return one command per program, each with its own flags."""
         return [[self.program, f"--csi-address={self.driver.address}", *FLAGS]]
 
     def start(self) -> Self:
@@ -54,7 +54,7 @@ class Peer(System):
 
 @contextmanager
 def running(name: str, program: str, plane: ControlPlane, folder: Path) -> Iterator[System]:
-    """A whole system of its own for one story."""
+    """Run a complete system for one story."""
     redis = str(find_redis_server())
     if name == "csi-provisioner":
         system: System = Peer(folder, plane, redis, program=program)
@@ -82,7 +82,10 @@ def options(description: str, peer: str) -> argparse.ArgumentParser:
 def print_table(
     heading: str, titles: Iterable[str], names: list[str], play: Callable[..., str]
 ) -> None:
-    """One row per story; `play(title, name, plane, folder)` says what the named system left."""
+    """Print one row per story.
+
+    `play(title, name, plane, folder)` returns what the named system left behind.
+    """
     print(f"| {heading} |", " | ".join(names), "|")
     print("|---|" + "---|" * len(names))
     with ExitStack() as stack:

@@ -1,9 +1,10 @@
-"""Section `life`: the whole life of volumes, ours beside the five Go sidecars.
+"""Section `life`: the whole life of volumes, with csi-fleet and with the five Go sidecars.
 
-Claims of all drivers become volumes, are attached, grown, snapshotted, restored from the snapshots,
-detached and deleted: one step after the other, each a burst. Every driver is a process of its own
-that works `WORK_SECONDS` on each call. `PEER_FIVE=folder` has csi-provisioner, csi-attacher,
-csi-resizer, csi-snapshotter and snapshot-controller: a process per driver of each but the last.
+Claims of all drivers become volumes, which are attached, expanded, snapshotted, restored from the
+snapshots, detached and deleted. The steps run one after the other, each as a burst. Every driver is
+a process that works for `WORK_SECONDS` on each call. `PEER_FIVE=folder` has csi-provisioner,
+csi-attacher, csi-resizer, csi-snapshotter and snapshot-controller, each with one process per driver
+except the last.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ Waits = dict[str, float]
 
 
 class OneEach:
-    """A process per driver, in the way systems take a host of several."""
+    """Runs one process per driver, with the interface of a host of several drivers."""
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
         self.names = list(names)
@@ -48,7 +49,7 @@ class OneEach:
         }
 
     def address(self, name: str) -> str:
-        """Path of the driver's socket."""
+        """Return the path of the driver's socket."""
         return self._hosts[name].address(name)
 
     def __enter__(self) -> Self:
@@ -62,14 +63,14 @@ class OneEach:
 
 
 def peer_five(folder: Path, kubeconfig: Path, drivers: Any) -> Together:
-    """The Go sidecars of all drivers."""
+    """Return the Go sidecars of all drivers as one system."""
     kinds = (Peer, PeerAttacher, PeerResizer, PeerSnapshotter, PeerController)
     parts = [kind(folder / kind.program, kubeconfig, drivers) for kind in kinds]
     return Together("five Go sidecars", parts)
 
 
 class WholeOurs(Ours):
-    """All controllers in one `csi-fleet run`, which chooses its worker processes by cores."""
+    """All controllers in one `csi-fleet run`, which chooses its number of workers by cores."""
 
     def __init__(self, kubeconfig: Path, drivers: Any, code: Path) -> None:
         flags = (f"--controllers={CONTROLLERS}",)
@@ -81,7 +82,7 @@ class Life:
     """Volumes of one namespace, spread over the drivers.
 
     Attributes:
-        waits: seconds from asking to being so, by step and object.
+        waits: seconds from the request of a step to its end, by step and object.
     """
 
     api: KubeApi
@@ -119,7 +120,7 @@ class Life:
         self.api.delete(f"/api/v1/namespaces/{self.mark}")
 
     def steps(self) -> dict[str, Callable[[], None]]:
-        """A life, in its order."""
+        """Return the steps of a life in their order."""
         return {
             "bound": lambda: self._claim(self.names),
             "attached": self._attach,
@@ -135,7 +136,7 @@ class Life:
         self.api.create({"apiVersion": version, "kind": kind, "metadata": metadata, **body})
 
     def _kind(self, name: str) -> str:
-        """Its class, of either kind."""
+        """Return the name of the object's class, for both kinds of class."""
         return f"{self.mark}-{int(name.split('-')[1]) % len(self.drivers)}"
 
     def _step(
@@ -145,7 +146,7 @@ class Life:
         ask: Callable[[str], object],
         found: Callable[[], Iterable[str]],
     ) -> None:
-        """Ask for each; note when it was found to be so."""
+        """Request one step for each object, and note when each object has reached it."""
         asked: Waits = {}
         waits = self.waits[title] = {}
 
@@ -255,7 +256,7 @@ class Life:
 def measured(
     api: KubeApi, kubeconfig: Path, count: int, lives: int, peer: Path | None
 ) -> Iterator[Record]:
-    """One record per system with so many drivers."""
+    """Yield one record per system with this number of drivers."""
     idle = watches(api)
     with drivers_of(count) as drivers:
         makers = ours(lambda code: WholeOurs(kubeconfig, drivers, code))
@@ -272,7 +273,7 @@ def measured(
 
 @contextmanager
 def drivers_of(count: int) -> Iterator[OneEach]:
-    """Fresh names each time, so that nothing of an earlier run is served again."""
+    """Run drivers with fresh names, so that no system serves objects of an earlier run."""
     mark = uuid.uuid4().hex[:6]
     names = [f"d{number}-{mark}.bench.example.org" for number in range(count)]
     with tempfile.TemporaryDirectory(prefix="bl-") as folder, OneEach(Path(folder), names) as found:
@@ -282,7 +283,7 @@ def drivers_of(count: int) -> Iterator[OneEach]:
 def measure(
     api: KubeApi, system: System, drivers: Sequence[str], lives: int, idle_watches: int
 ) -> Record:
-    """So many lives side by side; CPU and requests are those of one life."""
+    """Run this number of lives at the same time; CPU and requests are those of one life."""
     groups = system.groups()
     with Life(api, drivers, lives) as life:
         before, seconds = sample(api, groups), dict[str, float]()
@@ -290,7 +291,7 @@ def measure(
             started = time.monotonic()
             step()
             seconds[title] = time.monotonic() - started
-        time.sleep(1.5)  # events trail behind and are part of the cost
+        time.sleep(1.5)  # late events are part of the cost
         after = sample(api, groups)
     record: Record = {"drivers": len(drivers), "system": system.name, "lives": lives}
     for title, took in seconds.items():
@@ -309,5 +310,5 @@ def measure(
 
 
 def requests_made(before: Sample, after: Sample) -> int:
-    """Those of everybody: the load's own and the cluster's are the same for both systems."""
+    """Return all requests; those of the load and the cluster are equal for both systems."""
     return sum((after.requests - before.requests).values())

@@ -1,7 +1,7 @@
-"""Claims against a live API server, timed until PV and Bound, whoever provisions.
+"""Claims on a live API server, timed until their PV exists and they are Bound, for any provisioner.
 
-The generator is cheap on purpose (raw HTTP, typed decoding of the watches' lines): it shares two
-cores with everything that it measures.
+The generator is cheap on purpose (raw HTTP, typed decoding of the watches' lines), because it
+shares two cores with everything that it measures.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Event(msgspec.Struct):
 
 @dataclass
 class Times:
-    """When each claim of one run reached each stage, seconds since 1970."""
+    """When each claim of one run reached each stage, in seconds since 1970."""
 
     created: dict[str, float] = field(default_factory=dict)
     asked: dict[str, float] = field(default_factory=dict)  # by kube-controller-manager
@@ -65,13 +65,13 @@ class Times:
 
 
 class Load:
-    """One namespace with classes for the drivers; removes everything at the end.
+    """One namespace with classes for the drivers; everything is removed at the end.
 
     Args:
-        api: of an administrator.
-        name: of the namespace, and in front of all names.
+        api: client of an administrator.
+        name: the namespace, and the prefix of all names.
         drivers: provisioner names.
-        has_topology: classes wait for the first consumer, claims come with a selected node.
+        has_topology: classes wait for the first consumer, and claims have a selected node.
     """
 
     def __init__(
@@ -130,7 +130,10 @@ class Load:
         return [f"{self.name}-node-{number}" for number in range(NODES)]
 
     def run(self, count: int, *, per_second: float = 0.0, timeout_seconds: float = 180) -> Times:
-        """Create claims at once or at a steady rate; returns when all are Bound or time is up."""
+        """Create claims at once or at a steady rate; return their times.
+
+        It returns when all claims are Bound, or at the timeout.
+        """
         self.times = Times()
         todo: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         threads = [threading.Thread(target=self._create_all, args=(todo,)) for _ in range(CREATORS)]
@@ -150,7 +153,7 @@ class Load:
         return self.times
 
     def delete_all(self, *, timeout_seconds: float = 180) -> float:
-        """Delete all claims and wait until the volumes are gone; returns volumes per second."""
+        """Delete all claims, wait until the volumes are gone, and return volumes per second."""
         count, started = len(self.times.saved), time.time()
         self.api.request("DELETE", self.path)
         self._wait(lambda: len(self.times.gone) >= count, timeout_seconds)
@@ -212,7 +215,7 @@ class Load:
                     line = answer.readline()
                 except (OSError, ValueError, AttributeError):
                     return
-                if not line:  # the server drops watches that it finds slow
+                if not line:  # the server closes watches that it finds slow
                     if not self._over.is_set():
                         answer = self._stream(path, version)
                     continue
@@ -253,7 +256,7 @@ class Load:
             time.sleep(0.05)
 
     def _create_nodes(self) -> None:
-        """Nodes of different zones on which all drivers run."""
+        """Create nodes in different zones with all drivers."""
         for number, node in enumerate(self.nodes):
             labels = {TOPOLOGY_KEY: f"zone-{number}"}
             self.api.create(

@@ -1,14 +1,15 @@
-"""Do sixteen good drivers notice four bad ones? Undisturbed and disturbed, side by side in one run.
+"""Measure sixteen good drivers with and without four bad ones in the same run.
 
 `python -m tests.bench.many_drivers KUBECONFIG [ROUNDS]`: each round makes one claim for each of
-sixteen drivers while four others are idle, then the same while one of the four hangs, one answers
-only ResourceExhausted, one loses its socket every two seconds and one is flooded: 60 claims wait
-for it, and as many come as it finishes. Printed: time from a claim's creation to CreateVolume, and
-the part of it from the queue on. Rounds of both kinds alternate, so that the load of the machine is
-the same for both.
+sixteen drivers while four others are idle. Then it does the same while one of the four hangs, one
+answers only ResourceExhausted, one loses its socket every two seconds and one is flooded: 60 claims
+wait for it, and each finished claim is replaced. The output is the time from a claim's creation to
+CreateVolume, and the part of it from the queue on. Rounds of both kinds alternate, so that the load
+of the machine is the same for both.
 
-The flood is made before the measured rounds: the API server needs 8 ms of CPU to take a claim.
-While 200 are created as fast as it goes two cores are full and watches late, whoever provisions.
+The flood is made before the measured rounds, because the API server needs 8 ms of CPU to accept a
+claim. Creating 200 claims at full speed fills two cores and delays watches, whichever program
+provisions.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ from workers.queue.names import NAMES
 
 Row = tuple[float, float]
 FLOOD = 60
-# With 10 calls at once these are 4 volumes a second: the machine must not be what is measured, and
-# 50 a second fill two cores with API server, etcd and kube-controller-manager, which also writes an
-# event for each waiting claim every 15 s. Unlike calls do not end in step.
+# With 10 calls at once this is 4 volumes a second, so that the run does not measure the machine: 50
+# a second fill two cores with the API server, etcd and kube-controller-manager, which also writes
+# an event for each waiting claim every 15 s. Two different delays keep the calls from ending
+# together.
 FLOOD_DELAY_SECONDS = [2.0, 3.0]
 FLOOD_PER_SECOND = 4
 SETTLE_SECONDS = 2
@@ -55,13 +57,13 @@ class Bench:
         return dict(made["metadata"])
 
     def queued_at(self, claim: dict[str, Any]) -> float:
-        """When the claim's key came to the queue."""
+        """Return when the claim's key was added to the queue."""
         key = f"{claim['namespace']}/{claim['name']}|{claim['uid']}"
         (note,) = self.redis.lrange(f"{NAMES['trail'].full}claims|{key}", 0, 0)
         return int(note.split()[0]) / 1000
 
     def rounds(self, good: list[str], count: int) -> list[Row]:
-        """Milliseconds from each claim's creation, and from the queue, to CreateVolume."""
+        """Return the milliseconds from a claim's creation, and from the queue, to CreateVolume."""
         found = []
         for _ in range(count):
             known = self.host.figures()
@@ -118,7 +120,7 @@ def main() -> None:
             quiet: list[Row] = []
             loud: list[Row] = []
             try:
-                bench.rounds(good, 1)  # everything is connected and warm
+                bench.rounds(good, 1)  # connects and warms everything
                 for _ in range(PHASES):
                     quiet += bench.rounds(good, rounds // PHASES or 1)
                     loud += disturbed(
@@ -134,7 +136,7 @@ def main() -> None:
 def disturbed(
     bench: Bench, good: list[str], bad: tuple[str, str, str, str], rounds: int
 ) -> list[Row]:
-    """The rounds while four drivers are bad, and their mending."""
+    """Run the rounds while four drivers are bad, then repair the drivers."""
     hang, full, crash, flood = bad
     host, over = bench.host, threading.Event()
     host.set_mode(hang, mode="hang")

@@ -1,4 +1,4 @@
-"""How fast are the queue's scripts? Prints a table, asserts nothing.
+"""Measure the speed of the queue's scripts; prints a table and asserts nothing.
 
 Run: python -m tests.bench.queue_ops [threads]
 """
@@ -29,7 +29,7 @@ def make_key(number: int) -> Key:
 
 
 def measure(url: str, threads: int, *, has_intents: bool) -> float:
-    """Cycles per second of ADD, TAKE, ENTER, (intent, created,) DONE with `threads` workers."""
+    """Return cycles per second of ADD, TAKE, ENTER, (intent, created,) DONE on `threads`."""
     client = connect(url)
     client.flushall()
     queue = WorkQueue(client, publish=lambda _: None)
@@ -68,7 +68,7 @@ def measure(url: str, threads: int, *, has_intents: bool) -> float:
 
 
 def weigh(url: str) -> None:
-    """Bytes of Redis per waiting key, and how fast keys are added in batches."""
+    """Print the bytes of Redis per waiting key, and the rate at which keys are added in batches."""
     client = connect(url)
     client.flushall()
     queue = WorkQueue(client, publish=lambda keys: None)

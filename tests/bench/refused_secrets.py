@@ -1,9 +1,10 @@
-"""Calls of one process beside eight claims with a Secret of 900 KiB that their driver refuses.
+"""Measure the calls of one process with eight claims whose 900 KiB Secret the driver refuses.
 
     python -m tests.bench.refused_secrets [seconds]
 
-Each of the eight asks again every second, as a claim does after its first failures. Another caller
-asks for the capacity every 20 ms. Prints milliseconds, alone and beside them.
+Each of the eight claims calls again every second, as a claim does after its first failures. Another
+caller asks for the capacity every 20 ms. The output is its milliseconds alone and with the eight
+claims.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def word(chance: random.Random, length: int) -> str:
 
 
 def serve(address: str, text: str) -> None:
-    """A driver that refuses every volume with a long text."""
+    """Run a driver that refuses every volume with a long text."""
 
     def create(_: object, context: grpc.ServicerContext) -> None:
         context.abort(grpc.StatusCode.UNAUTHENTICATED, text)
@@ -52,7 +53,7 @@ def serve(address: str, text: str) -> None:
 
 
 def measured(client: CsiClient, seconds: float) -> list[float]:
-    """Milliseconds of each call of the one who is not concerned, sorted."""
+    """Return the milliseconds of each call of an unaffected caller, sorted."""
     found, end = [], time.monotonic() + seconds
     while time.monotonic() < end:
         began = time.monotonic()
@@ -63,7 +64,7 @@ def measured(client: CsiClient, seconds: float) -> list[float]:
 
 
 def refused(client: CsiClient, secrets: dict[str, str], stopped: threading.Event) -> None:
-    """One claim: asks, is refused, waits a second."""
+    """Act as one claim: call, be refused, and wait a second."""
     request = csi.CreateVolumeRequest(name="x", secrets=secrets)
     while not stopped.is_set():
         with suppress(CsiError):

@@ -1,4 +1,4 @@
-"""Markdown tables of the results, written between two marks of a page."""
+"""Write Markdown tables of the results between two marks of a page."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Record = Mapping[str, Any]
 
 
 def write_tables(document: Path, results: Mapping[str, Any]) -> None:
-    """Replace the sections that this run measured, leave the others between the marks."""
+    """Replace the sections that this run measured, and keep the others between the marks."""
     write_parts(document, measured(results))
 
 
 def write_felt(document: Path, results: Mapping[str, Any]) -> None:
-    """One table of what users feel, of a run that measured that."""
+    """Write one table of the figures that users notice, from a run that measured them."""
     write_parts(document, [f"Figures\n\n{where(results)}\n\n{felt_table(results)}"])
 
 
@@ -41,9 +41,9 @@ def title(section: str) -> str:
 
 
 def measured(results: Mapping[str, Any]) -> list[str]:
-    """Each section of which there are figures: its title, when and where, its table."""
+    """Return the text of each section with figures: its title, date and machine, and table."""
     parts = []
-    # A section each, so that a run of only one of them leaves the other's figures.
+    # Separate sections, so that a run of one of them keeps the figures of the other.
     for name, heading in (("throughput", "Bursts"), ("topology", "Bursts that wait for pods")):
         if runs := results.get(name):
             parts += [(heading, rates(runs)), (f"{heading}: cost", costs(runs))]
@@ -71,13 +71,13 @@ def measured(results: Mapping[str, Any]) -> list[str]:
 
 
 def where(results: Mapping[str, Any]) -> str:
-    """When, and with what."""
+    """Return the date, the machine and the versions."""
     machine: Mapping[str, str] = results.get("machine", {})
     return "; ".join(f"{name}: {value}" for name, value in machine.items()) + "."
 
 
 def rates(runs: Sequence[Record]) -> str:
-    """Median of the rounds, with the range of the rates."""
+    """Return a table with the median of the rounds and the range of the rates."""
     head = (
         "drivers | binding | system | claims | PV/s | Bound/s | PV p50 / p99 s | "
         "Bound p50 / p99 s | deletes/s"
@@ -99,7 +99,7 @@ def rates(runs: Sequence[Record]) -> str:
 
 
 def costs(runs: Sequence[Record]) -> str:
-    """CPU per claim by group, memory, watches, requests."""
+    """Return a table of CPU per claim by group, memory, watches and requests."""
     head = (
         "drivers | binding | system | claims | CPU ms/claim | of which | CPU ms/delete | "
         "API server ms/claim | PSS MiB | of which | watches | own requests per claim"
@@ -124,7 +124,7 @@ def costs(runs: Sequence[Record]) -> str:
 
 
 def scaling(runs: Sequence[Record]) -> str:
-    """Rates against the first row's."""
+    """Return a table of rates relative to the first row."""
     first = runs[0]["pv_per_s"]
     rows = [
         [
@@ -139,7 +139,7 @@ def scaling(runs: Sequence[Record]) -> str:
 
 
 def plain(runs: Sequence[Record]) -> str:
-    """Every record a row."""
+    """Return a table with one row per record."""
     return table(" | ".join(runs[0]), [[str(value) for value in one.values()] for one in runs])
 
 
@@ -150,7 +150,7 @@ def table(head: str, rows: Sequence[Sequence[str]]) -> str:
 
 
 def grouped(runs: Sequence[Record]) -> list[tuple[tuple[Any, ...], list[Record]]]:
-    """Rounds of the same case together, in the order of mode and drivers."""
+    """Group the rounds of the same case, sorted by mode and drivers."""
     found: dict[tuple[Any, ...], list[Record]] = {}
     for one in runs:
         key = (one["mode"], one["drivers"], one["system"], one["claims"])
@@ -168,7 +168,7 @@ def median(group: Sequence[Record], name: str) -> float:
 
 
 def spread(group: Sequence[Record], name: str) -> str:
-    """Median, with the range if there were several rounds."""
+    """Return the median, with the range if there were several rounds."""
     values = sorted(float(one[name]) for one in group)
     middle = f"{statistics.median(values):.1f}"
     return middle if len(values) < 2 else f"{middle} ({values[0]:.1f}-{values[-1]:.1f})"
@@ -182,7 +182,7 @@ def by_group(group: Sequence[Record], name: str) -> str:
 
 
 def requests(counts: Mapping[str, float]) -> str:
-    """Without the load's own POST and the cluster's binding (PUT)."""
+    """Return the counts without the load's own POST and the cluster's binding (PUT)."""
     short = {"GET persistentvolumeclaims": "GET claim", "POST persistentvolumes": "POST PV"}
     short |= {"POST events": "POST event", "PATCH events": "PATCH event"}
     return ", ".join(f"{text} {counts[name]:.1f}" for name, text in short.items() if name in counts)

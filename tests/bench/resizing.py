@@ -1,8 +1,9 @@
 """Section `resizing`: 500 expansions in a burst, with 10,000 pods in the cluster.
 
-Pods matter because csi-resizer keeps all of them in memory; ours lists those of one namespace when
-a driver refused a volume in use, and else none. Claims are bound to volumes made by hand, so nobody
-provisions. `PEER_RESIZER=/path/to/csi-resizer` measures the Go one in the same run.
+Pods matter because csi-resizer keeps all of them in memory. csi-fleet lists the pods of one
+namespace if a driver refused to expand a volume in use, and otherwise no pods. Claims are bound to
+volumes made by hand, so nothing is provisioned. With `PEER_RESIZER=/path/to/csi-resizer`,
+csi-resizer is measured in the same run.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Record = dict[str, Any]
 
 
 class Claims:
-    """Bound claims of one namespace that wait to be grown."""
+    """Bound claims of one namespace that can be expanded."""
 
     def __init__(self, api: KubeApi, driver: str, count: int) -> None:
         self.api, self.driver = api, driver
@@ -87,11 +88,11 @@ class Claims:
         )
 
     def handle(self, name: str) -> str:
-        """The volume behind a claim."""
+        """Return the handle of the claim's volume."""
         return name
 
     def sizes(self, size: str) -> list[str]:
-        """Names of the claims that have this size."""
+        """Return the names of the claims that have this size."""
         return [
             one["metadata"]["name"]
             for one in self.api.items(self.path)
@@ -99,7 +100,7 @@ class Claims:
         ]
 
     def grow(self, size: str) -> dict[str, float]:
-        """Edit all claims; returns the seconds each took until it has the size."""
+        """Edit all claims; return the seconds that each claim took to get the size."""
         edited: dict[str, float] = {}
         found: dict[str, float] = {}
 
@@ -121,14 +122,14 @@ class Claims:
 
 
 def at_once(work: Callable[[Any], Any], names: Iterable[Any]) -> None:
-    """A few requests side by side."""
+    """Send a few requests at the same time."""
     with ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(work, names))
 
 
 @contextmanager
 def pods(api: KubeApi, count: int) -> Iterator[None]:
-    """Pods of other people, with a size as pods have it."""
+    """Create pods of other users, of a realistic size."""
     space = f"p{uuid.uuid4().hex[:7]}"
     api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": space}})
     environment = [{"name": f"NAME_{number}", "value": "x" * 60} for number in range(30)]
@@ -143,7 +144,7 @@ def pods(api: KubeApi, count: int) -> Iterator[None]:
     try:
         yield
     finally:
-        # In pieces: the whole collection takes longer than a request may.
+        # Delete in batches: deleting the whole collection takes longer than a request may.
         path = f"/api/v1/namespaces/{space}/pods"
         while api.items(f"{path}?limit=1"):
             api.request("DELETE", f"{path}?gracePeriodSeconds=0&limit=500")
@@ -161,7 +162,7 @@ class PeerResizer(Peer):
 def measured(
     api: KubeApi, kubeconfig: Path, peer: Path | None, *, claims: int, others: int, delay: float
 ) -> Iterator[Record]:
-    """One record per system: the same claims, grown once by each."""
+    """Yield one record per system; each system expands the same claims once."""
     mark = uuid.uuid4().hex[:6]
     name = f"d-{mark}.bench.example.org"
     folder = Path(os.environ.get("TMPDIR", "/tmp")) / f"br-{mark}"
@@ -182,7 +183,7 @@ def measured(
                 groups = system.groups()
                 before = sample(api, groups)
                 waits = sorted(load.grow(f"{number + 2}Gi").values())
-                time.sleep(1.5)  # events trail behind and are part of the cost
+                time.sleep(1.5)  # late events are part of the cost
                 after = sample(api, groups)
                 cpu = cpu_per_claim(before, after, claims)
                 yield {

@@ -1,10 +1,11 @@
-"""Section `saturated`: a burst, and claims at steady rates, while others keep all cores busy.
+"""Section `saturated`: a burst and steady rates of claims, while other processes keep all cores
+busy.
 
-Ten drivers, each a process that works some milliseconds on each call, and a busy loop per core:
-each runnable thread of a system then gets its part of the processor, and one process against ten is
-at its worst. How fast a burst's claims are made depends on what the system leaves of the cores and
-the API server to who makes them; at a steady rate both systems get the same claims at the same
-moments.
+There are ten drivers, each a process that works for some milliseconds on each call, and one busy
+loop per core. Each runnable thread of a system then gets its share of the processor, which is the
+worst case for one process against ten. The speed at which the claims of a burst are created depends
+on the CPU that the system leaves to their creators and to the API server. At a steady rate both
+systems get the same claims at the same moments.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from tests.support.kube_api import KubeApi
 from tests.support.processes import start_process
 
 DRIVERS = 10
-# Claims a second after the burst, and for how long.
+# Claims a second after the burst, and the seconds that each rate lasts.
 STEADY_RATES = (20, 40)
 STEADY_SECONDS = 12
 
 
 @contextmanager
 def busy_cores() -> Iterator[None]:
-    """A process per core that computes for ever."""
+    """Run one process per core that computes for ever."""
     with tempfile.TemporaryDirectory(prefix="bb-") as folder, ExitStack() as stack:
         for number in range(os.cpu_count() or 1):
             command = [sys.executable, "-c", "while True: pass"]
@@ -41,7 +42,7 @@ def busy_cores() -> Iterator[None]:
 
 
 def measured(api: KubeApi, kubeconfig: Path, claims: int, peer: Path | None) -> Iterator[Figures]:
-    """The burst and the steady rates of each system; ours chooses its worker processes by cores."""
+    """Yield the burst and the steady rates; csi-fleet chooses its number of workers."""
     loads = [(claims, 0), *((rate * STEADY_SECONDS, rate) for rate in STEADY_RATES)]
     with drivers_of(DRIVERS) as drivers:
         makers = ours(lambda code: Ours(kubeconfig, drivers, workers=0, code=code))

@@ -1,4 +1,4 @@
-"""What `make bench` measures: each section adds records to the results and can be run alone."""
+"""The sections of `make bench`: each adds records to the results and can be run alone."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Record = dict[str, Any]
 
 @dataclass
 class Plan:
-    """How much is measured, and on what."""
+    """The options of a run: its cluster, its systems and the amount of work."""
 
     api: KubeApi
     kubeconfig: Path
@@ -48,11 +48,11 @@ class Plan:
     drivers: tuple[int, ...] = ()
 
     def counts(self, *usual: int) -> tuple[int, ...]:
-        """How many drivers: as DRIVERS says, else as the section does; a quick run has two."""
+        """Return the numbers of drivers: DRIVERS, else the section's (two in a quick run)."""
         return self.drivers or (usual[:2] if self.is_quick else usual)
 
     def add(self, section: str, record: Record) -> None:
-        """Keep one record and show it."""
+        """Keep one record and print it."""
         self.records.setdefault(section, []).append(record)
         shown = {key: value for key, value in record.items() if not isinstance(value, dict)}
         print(section, shown, flush=True)
@@ -67,7 +67,7 @@ def bench_drivers(
     attaches: bool = False,
     whole: bool = False,
 ) -> Iterator[BenchDrivers]:
-    """Fresh names each time, so that nothing of an earlier run is served again."""
+    """Run drivers with fresh names, so that no system serves objects of an earlier run."""
     mark = uuid.uuid4().hex[:6]
     names = [f"d{number}-{mark}.bench.example.org" for number in range(count)]
     with (
@@ -85,14 +85,14 @@ def bench_drivers(
 
 
 def throughput(plan: Plan) -> None:
-    """A burst at 1, 10, 20 and 50 drivers; all systems in turn, the rounds interleaved."""
+    """Measure a burst at 1, 10, 20 and 50 drivers: all systems in turn, with interleaved rounds."""
     claims = 200 if plan.is_quick else 400
     for _, count in itertools.product(range(plan.rounds), plan.counts(1, 20, 10, 50)):
         burst(plan, "throughput", count, claims)
 
 
 def topology(plan: Plan) -> None:
-    """The same with WaitForFirstConsumer, three zones and a selected node on each claim."""
+    """Measure the same with WaitForFirstConsumer, three zones and a selected node on each claim."""
     for count in (1,) if plan.is_quick else (1, 10, 20, 50):
         burst(plan, "topology", count, 200, has_topology=True)
 
@@ -106,7 +106,7 @@ def burst(
     has_topology: bool = False,
     per_second: float = 0.0,
 ) -> None:
-    """One load of each system on the same drivers."""
+    """Measure one load of each system with the same drivers."""
     with bench_drivers(count, has_topology=has_topology) as drivers:
         for make in systems(plan, drivers):
             idle = watches(plan.api)
@@ -124,7 +124,7 @@ def burst(
 
 
 def systems(plan: Plan, drivers: BenchDrivers) -> list[Callable[[], System]]:
-    """Ours, and the reference where its binary was given."""
+    """Return csi-fleet, and csi-provisioner if its binary was given."""
     made = ours(lambda code: Ours(plan.kubeconfig, drivers, code=code))
     if plan.peer is not None:
         peer = plan.peer
@@ -133,7 +133,7 @@ def systems(plan: Plan, drivers: BenchDrivers) -> list[Callable[[], System]]:
 
 
 def steady(plan: Plan) -> None:
-    """20 claims a second; the reference also as it comes, with 5 requests/s."""
+    """Measure 20 claims a second; csi-provisioner also with its default of 5 requests/s."""
     claims = 100 if plan.is_quick else 300
     for count in plan.counts(10):
         burst(plan, "steady", count, claims, per_second=20)
@@ -147,10 +147,10 @@ def steady(plan: Plan) -> None:
 
 
 def scaling(plan: Plan) -> None:
-    """Worker processes with a driver that takes 200 ms and has room for eight calls of each."""
+    """Measure numbers of worker processes with a driver that takes 200 ms per call."""
     for workers in (1, 2) if plan.is_quick else (1, 2, 3, 4):
         with bench_drivers(1, delay_seconds=0.2) as drivers:
-            # Threads are what one process has too few of here: 4 x 5 claims a second each.
+            # Threads are the limit of one process here: 4 threads with 5 claims a second each.
             system = Ours(plan.kubeconfig, drivers, "--concurrency=4", workers=workers)
             idle = watches(plan.api)
             with system:
@@ -165,7 +165,7 @@ def scaling(plan: Plan) -> None:
 
 
 def recovery(plan: Plan) -> None:
-    """SIGKILL for each part in the middle of a load."""
+    """Kill each part with SIGKILL in the middle of a load."""
     for role in ("workers", "watcher", "redis", "beat"):
         for _ in range(1 if plan.is_quick else plan.rounds):
             for code in codes():
@@ -173,9 +173,9 @@ def recovery(plan: Plan) -> None:
 
 
 def killed(plan: Plan, role: str, code: Path) -> Record:
-    """Ends one process of two workers, a watcher, Redis and beat under 20 claims/s.
+    """Kill one process of two workers, a watcher, Redis and beat at 20 claims/s.
 
-    Returns the slowest claim created up to the kill and after it, in seconds to its PV.
+    Return the slowest claim created before the kill, and after it, in seconds to its PV.
     """
     with bench_drivers(1, delay_seconds=0.2) as drivers:
         system = Ours(plan.kubeconfig, drivers, workers=2, code=code)
@@ -213,7 +213,7 @@ def killed(plan: Plan, role: str, code: Path) -> Record:
 
 
 def cluster(plan: Plan) -> None:
-    """A watcher before 50,000 claims and PVs: cold start, then a relist again and again."""
+    """Measure a watcher with 50,000 claims and PVs: its cold start, then repeated relists."""
     pairs = 5000 if plan.is_quick else 50_000
     text = tool("tests.bench.watcher_memory", f"--pairs={pairs}", "--relists=3")
     found: Record = {"pairs": pairs}
@@ -229,14 +229,14 @@ def cluster(plan: Plan) -> None:
 
 
 def queue(plan: Plan) -> None:
-    """Operations of the queue alone, on a Redis of its own."""
+    """Measure the operations of the queue alone, with its own Redis."""
     text = tool("tests.bench.queue_ops")
     for line in text.splitlines():
         plan.add("queue", {"line": line})
 
 
 def resizing(plan: Plan) -> None:
-    """500 expansions in a burst with 10,000 pods in the cluster; PEER_RESIZER= the Go one."""
+    """Measure 500 expansions in a burst with 10,000 pods; PEER_RESIZER= adds csi-resizer."""
     claims, pods = (100, 1000) if plan.is_quick else (500, 10_000)
     peer = given_peer("PEER_RESIZER")
     for record in expansions.measured(
@@ -246,13 +246,16 @@ def resizing(plan: Plan) -> None:
 
 
 def snapshots(plan: Plan) -> None:
-    """80 snapshots in a burst, then deleted; PEER_SNAPSHOTTER and PEER_SNAPSHOT_CONTROLLER."""
+    """Measure 80 snapshots in a burst, then their deletion.
+
+    PEER_SNAPSHOTTER= and PEER_SNAPSHOT_CONTROLLER= add the Go programs.
+    """
     for record in snapshotting.measured(plan.api, plan.kubeconfig, 20 if plan.is_quick else 80):
         plan.add("snapshots", record)
 
 
 def life(plan: Plan) -> None:
-    """The whole life of volumes at 1, 10, 20, 50 drivers; PEER_FIVE=folder of the Go sidecars."""
+    """Measure the whole life of volumes; PEER_FIVE=folder adds the Go sidecars."""
     count = 40 if plan.is_quick else 100
     peer = given_peer("PEER_FIVE")
     for _, drivers in itertools.product(range(plan.rounds), plan.counts(1, 20, 10, 50)):
@@ -261,7 +264,7 @@ def life(plan: Plan) -> None:
 
 
 def saturated(plan: Plan) -> None:
-    """Ten drivers, each a process that works, while others keep all cores busy."""
+    """Measure ten drivers, each a process that works, while other processes keep all cores busy."""
     for _ in range(plan.rounds):
         claims = 100 if plan.is_quick else 400
         for found in saturation.measured(plan.api, plan.kubeconfig, claims, plan.peer):
@@ -269,7 +272,10 @@ def saturated(plan: Plan) -> None:
 
 
 def several_systems(plan: Plan) -> None:
-    """One and two systems over stand-in API servers; also into docs/scale.md. 4 to 5 minutes."""
+    """Measure one and two systems with fake API servers; also write docs/scale.md.
+
+    This takes 4 to 5 minutes.
+    """
     size = (600, 10.0) if plan.is_quick else (several.CLAIMS, several.STEADY_SECONDS)
     found = []
     for record in several.measured(*size):
@@ -279,7 +285,7 @@ def several_systems(plan: Plan) -> None:
 
 
 def tool(module: str, *arguments: str) -> str:
-    """The output of one of the other measurements."""
+    """Run another measurement and return its output."""
     done = subprocess.run(
         [sys.executable, "-m", module, *arguments],
         cwd=ROOT,
@@ -292,7 +298,7 @@ def tool(module: str, *arguments: str) -> str:
 
 
 def attachments(plan: Plan) -> None:
-    """500 attachments in a burst, then their deletion, at 1 and 10 drivers; PEER_ATTACHER=."""
+    """Measure 500 attachments and their deletion, at 1 and 10 drivers; PEER_ATTACHER= adds Go."""
     count = 200 if plan.is_quick else 500
     peer, only = given_peer("PEER_ATTACHER"), "--controllers=attacher"
     for _, drivers in itertools.product(range(plan.rounds), (1, 10)):
@@ -308,13 +314,13 @@ def attachments(plan: Plan) -> None:
 
 
 def attachments_killed(plan: Plan) -> None:
-    """SIGKILL during a publish, ours and csi-attacher with a second replica."""
+    """Kill during a publish: csi-fleet, and csi-attacher with a second replica."""
     for record in attaching.killed(plan.api, plan.kubeconfig, given_peer("PEER_ATTACHER")):
         plan.add("attachments-killed", record)
 
 
 def neighbours(plan: Plan) -> None:
-    """Five claims a second of one namespace while another makes 600 for the same driver."""
+    """Measure five claims a second of one namespace while another makes 600 for the same driver."""
     flood, seconds = (200, 4) if plan.is_quick else (600, 10)
     with bench_drivers(1, delay_seconds=0.05) as drivers:
         for make in systems(plan, drivers):
@@ -343,7 +349,10 @@ def neighbours(plan: Plan) -> None:
 
 
 def at_rest(plan: Plan) -> None:
-    """PSS of everything at rest, all controllers, in each mode; PEER_FIVE=folder of Go sidecars."""
+    """Measure the PSS of idle systems with all controllers, in each mode.
+
+    PEER_FIVE=folder adds the Go sidecars.
+    """
     peer = given_peer("PEER_FIVE")
     for count in plan.counts(1, 20):
         with bench_drivers(count, whole=True) as drivers:
@@ -366,7 +375,7 @@ def at_rest(plan: Plan) -> None:
 
 
 def explain(plan: Plan) -> None:
-    """Ten calls of `csi-fleet explain` for a claim that is Bound, one after the other."""
+    """Measure ten calls of `csi-fleet explain` for a Bound claim, one after the other."""
     with bench_drivers(1) as drivers:
         for code in codes():
             name = f"x{uuid.uuid4().hex[:7]}"
@@ -393,7 +402,7 @@ def explain(plan: Plan) -> None:
 
 
 def given_peer(variable: str) -> Path | None:
-    """The binary of another reference than csi-provisioner."""
+    """Return the path of a Go sidecar's binary from this variable."""
     given = os.environ.get(variable)
     return Path(given) if given else None
 

@@ -1,12 +1,12 @@
-"""Measures what a second system in one cluster brings: claims a second and CPU per claim.
+"""Measure the effect of a second system in one cluster: claims a second and CPU per claim.
 
-`make bench ONLY=systems`, or `python -m tests.bench.several [CLAIMS [SECONDS]]` without a control
-plane. Each system has an API server of its own that is not the limit (standin_api.py), a Redis, a
-watcher, a worker process and four drivers; its watcher sees the claims of all systems.
+`make bench ONLY=systems` runs it, or `python -m tests.bench.several [CLAIMS [SECONDS]]` without a
+control plane. Each system has its own API server that is not the limit (standin_api.py), a Redis, a
+watcher, a worker process and four drivers. Its watcher sees the claims of all systems.
 
-Measured: one system; each of two alone; both together; both together at a steady rate. On two
-cores the rate of both together can't double: what counts is the CPU per claim of each role, which
-`model` turns into cores and into the rate at which the first process is full.
+The runs are one system, each of two systems alone, both together, and both together at a steady
+rate. On two cores the rate of both together can't double. The result is the CPU per claim of each
+role, from which `model` computes the cores and the rate at which the first process is full.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ BEGIN, END = "<!-- systems: begin -->", "<!-- systems: end -->"
 CLAIMS, STEADY_SECONDS = 3000, 60.0
 DRIVERS = 4
 WARM_UP = 60
-# Claims a second that come, per system: more than a system takes, as a cluster would send them.
+# Claims a second that arrive per system: more than a system can take, as a cluster would send them.
 FEED = 1000.0
-# Of the rate of the burst, so that a steady load leaves room.
+# The share of the burst's rate, so that a steady load leaves room.
 STEADY_SHARE = 0.7
 LONGEST_SECONDS = 60.0
 ROLES = ("workers", "watcher", "redis", "api", "drivers")
@@ -46,7 +46,7 @@ TARGET, SYSTEMS = 1000.0, 4
 
 @dataclass(frozen=True, slots=True)
 class Rig:
-    """One system: its processes, and the drivers whose claims they get."""
+    """One system: its processes, and the drivers whose claims it gets."""
 
     index: int
     names: Sequence[str]
@@ -57,7 +57,7 @@ class Rig:
     drivers: BenchDrivers
 
     def cpu(self) -> dict[str, float]:
-        """Seconds so far by role."""
+        """Return the CPU seconds so far by role."""
         assert self.fleet.process is not None
         assert self.redis.process is not None
         groups = fleet_groups(self.fleet.process.pid)
@@ -66,16 +66,16 @@ class Rig:
         return {role: sum(map(cpu_seconds, groups.get(role, []))) for role in ROLES}
 
     def feed(self, count: int, per_second: float) -> None:
-        """Claims of its own drivers, and the other systems' beside them."""
+        """Create claims of its own drivers and of the other systems' drivers."""
         self.api.feed(own=self.names, foreign=self.foreign, count=count, per_second=per_second)
 
     def is_done(self, count: int) -> bool:
-        """Whether all of them have their PV."""
+        """Return True if all claims have their PV."""
         return bool(self.api.figures()["saved"] >= count)
 
 
 def driver_names(count: int) -> list[list[str]]:
-    """Fresh names, by the system that serves them."""
+    """Return fresh driver names, by the system that serves them."""
     mark = uuid.uuid4().hex[:6]
     return [
         [f"d{number}-s{index}-{mark}.bench.example.org" for number in range(DRIVERS)]
@@ -85,7 +85,7 @@ def driver_names(count: int) -> list[list[str]]:
 
 @contextmanager
 def rigs(count: int, active: Sequence[int]) -> Iterator[list[Rig]]:
-    """The systems that run, of so many."""
+    """Run the `active` ones of `count` systems."""
     binary = find_redis_server()
     if binary is None:
         raise RuntimeError("no redis-server on PATH")
@@ -115,14 +115,14 @@ def rigs(count: int, active: Sequence[int]) -> Iterator[list[Rig]]:
 
 
 def run(rig: Rig, count: int) -> None:
-    """Wait for the PVs of so many claims."""
+    """Wait for the PVs of this number of claims."""
     wait_until(lambda: rig.is_done(count), LONGEST_SECONDS * 2, "all claims have a PV")
 
 
 def loaded(
     made: Sequence[Rig], claims: int, per_second: float, *, systems: int, load: str
 ) -> Record:
-    """One load on all of these systems at once: rate, waits and CPU per claim by role."""
+    """Run one load on all these systems at once; return rate, waits and CPU per claim by role."""
     for rig in made:
         rig.feed(WARM_UP, FEED)
     for rig in made:
@@ -134,7 +134,7 @@ def loaded(
     for rig in made:
         run(rig, claims)
     figures = [rig.api.figures() for rig in made]
-    # The clock of all processes of a machine is one.
+    # All processes of a machine share one clock.
     seconds = max(one["last"] for one in figures) - started
     after = [rig.cpu() for rig in made]
     total = claims * len(made)
@@ -157,7 +157,7 @@ def loaded(
 
 
 def measured(claims: int = CLAIMS, seconds: float = STEADY_SECONDS) -> Iterator[Record]:
-    """One record after the other; at most five minutes with the usual figures."""
+    """Yield one record after the other; it takes at most five minutes with the usual figures."""
     rate = 0.0
     for count, active in ((1, (0,)), (2, (0,)), (2, (1,)), (2, (0, 1))):
         with rigs(count, active) as made:
@@ -172,16 +172,15 @@ def measured(claims: int = CLAIMS, seconds: float = STEADY_SECONDS) -> Iterator[
 def model(
     records: Sequence[Mapping[str, Any]], *, systems: int = SYSTEMS, target: float = TARGET
 ) -> dict[str, float]:
-    """What `target` claims a second over so many systems take, from the bursts that were measured.
+    """Compute the cost of `target` claims a second over `systems` systems from measured bursts.
 
-    A watcher works on the claims of its own system and reads the events of all others; all else
-    grows with the system's own claims alone.
+    A watcher works on the claims of its own system and reads the events of all others. All other
+    costs grow only with the system's own claims.
 
     Returns:
-        Cores by role over all systems, `watcher_foreign_ms` per claim of another system, the
-        claims a second at which the `watchers` and the `redis` of all systems are full, of one core
-        each, and
-        `scaling`: how many times the full rate of one system that is, per system.
+        Cores by role over all systems; `watcher_foreign_ms` per claim of another system; the
+        claims a second at which the watchers and the Redis of all systems are full, with one core
+        each; and `scaling`, the full rate per system relative to the full rate of one system.
     """
     bursts = [one for one in records if one["load"] == "burst"]
     one = next(record for record in bursts if record["systems"] == 1)
@@ -190,7 +189,7 @@ def model(
         role: _mean([record[f"{role}_ms"] for record in bursts]) for role in ("workers", "redis")
     }
     own = one["watcher_ms"]
-    # With a claim of each system per own claim.
+    # Per own claim there is one claim of each other system.
     foreign = max(0.0, _mean([(one["watcher_ms"] - own) / (one["systems"] - 1) for one in parts]))
 
     def watchers_full(count: int) -> float:
@@ -215,7 +214,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def tables(records: Sequence[Mapping[str, Any]]) -> str:
-    """Markdown: what was measured, and what follows from it."""
+    """Return the results and the model as Markdown."""
     found = model(records)
     foreign = f"{found['watcher_foreign_ms']:.2f} ms per claim of another system"
     rows = [
@@ -231,7 +230,7 @@ def tables(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def write(records: Sequence[Mapping[str, Any]], document: Path = DOCUMENT) -> None:
-    """Replace what stands between the marks of docs/scale.md."""
+    """Replace the text between the marks of docs/scale.md."""
     before, begin, rest = document.read_text().partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:

@@ -1,11 +1,11 @@
-"""What does a snapshot leave behind whose object goes while the driver works, here and in Go?
+"""Count the leftovers of snapshots whose objects are deleted while the driver works.
 
     python -m tests.bench.snapshot_leaks [--peer FOLDER] [--only forced] [--count 10]
 
-Each story is told to a whole csi-fleet and, with `--peer`, to the csi-snapshotter and the
-snapshot-controller of that folder, started again a second after they die. Prints the table of
-docs/guarantees.md: snapshots in the storage without an object, and objects that never go. Starts a
-control plane of its own.
+Each story runs with a complete csi-fleet and, with `--peer`, with the csi-snapshotter and the
+snapshot-controller of that folder, which are restarted a second after they die. The output is the
+table of docs/guarantees.md: snapshots in the storage without an object, and objects that are never
+deleted. The run starts its own control plane.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Pair(Peer):
 
 
 class Volumes(Claims):
-    """Claims of volumes that the driver really has."""
+    """Claims whose volumes exist in the driver."""
 
     def __init__(self, api: KubeApi, driver: DirectoryDriver, count: int) -> None:
         super().__init__(api, driver.name, count)
@@ -66,7 +66,7 @@ class Volumes(Claims):
 
 
 class Told(Snapshots):
-    """One story's stage."""
+    """The snapshots of one story, with the actions of its steps."""
 
     def __init__(self, system: System, claims: Claims) -> None:
         super().__init__(system.api, claims)
@@ -78,7 +78,7 @@ class Told(Snapshots):
         super().__exit__(*_)
 
     def begin(self, rule: dict[str, Any]) -> None:
-        """Make all of them; back when the driver was asked for each."""
+        """Make all snapshots, and return when the driver was asked for each."""
         self.driver.set_rules({**rule, "times": 2 * len(self.claims.names)})
         at_once(self.take, self.claims.names)
         wait_until(
@@ -91,35 +91,35 @@ class Told(Snapshots):
         )
 
     def delete(self) -> None:
-        """As users do."""
+        """Delete all VolumeSnapshots, as users do."""
         at_once(lambda name: self.api.delete(f"{self.path}/{name}"), self.claims.names)
 
     def force(self) -> None:
-        """As users do when nothing goes: finalizers patched away."""
+        """Remove the finalizers and the objects, as users do if a deletion hangs."""
         for path in self.objects():
             for change in ({"metadata": {"finalizers": None}}, None):
                 with suppress(KubeApiError):
                     self.api.patch(path, change) if change else self.api.delete(path)
 
     def objects(self) -> list[str]:
-        """Paths of what is still there."""
+        """Return the paths of the remaining objects."""
         snapshots = [f"{self.path}/{one['metadata']['name']}" for one in self.api.items(self.path)]
         contents = [f"{CONTENTS}/{one['metadata']['name']}" for one in self.api.items(CONTENTS)]
         return [*snapshots, *contents]
 
     def kill(self, *, wanted: bool) -> None:
-        """All processes that call the driver; they stay away until `wanted`."""
+        """Kill all processes that call the driver; they restart when `wanted` is True."""
         for name in self.system.workers_():
             self.system.parts[name].wanted = wanted
             if not wanted:
                 self.system.kill(name)
 
     def stored(self) -> int:
-        """Snapshots in the storage."""
+        """Return the number of snapshots in the storage."""
         return len(list((self.driver.root / "snapshots").glob("[!.]*/metadata.json")))
 
     def outcome(self) -> str:
-        """What is left when nothing moves any more."""
+        """Return what is left when nothing changes any longer."""
         end = time.monotonic() + GOES_SECONDS
         while self.objects() and time.monotonic() < end:
             time.sleep(0.5)

@@ -1,9 +1,9 @@
-"""Section `snapshots`: 80 snapshots of 80 volumes in a burst, then all of them deleted.
+"""Section `snapshots`: 80 snapshots of 80 volumes in a burst, then the deletion of all of them.
 
-The volumes are made by hand, the driver answers at once. With `PEER_SNAPSHOTTER` and
-`PEER_SNAPSHOT_CONTROLLER` (paths of the two programs) the Go pair is measured
-in the same run; each side without a limit of its request rate and with its default one (5 a second
-for each Go program; upstream issue 1344).
+The volumes are made by hand, and the driver answers at once. With `PEER_SNAPSHOTTER` and
+`PEER_SNAPSHOT_CONTROLLER` (paths of the two programs), csi-snapshotter and snapshot-controller are
+measured in the same run. Each system runs without a limit of its request rate and with its default
+limit (5 a second for each Go program; upstream issue 1344).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Snapshots:
         self.api.create({"apiVersion": VERSION, "kind": kind, "metadata": metadata, **body})
 
     def take(self, claim: str) -> None:
-        """A snapshot of a claim, under its name."""
+        """Create a snapshot of a claim, with the claim's name."""
         source = {"persistentVolumeClaimName": claim}
         spec = {"source": source, "volumeSnapshotClassName": self.claims.name}
         metadata = {"name": claim, "namespace": self.claims.name}
@@ -64,7 +64,7 @@ class Snapshots:
         }
 
     def cut(self) -> list[float]:
-        """Makes all of them; the seconds until each was ready, in order."""
+        """Make all snapshots; return the seconds until each was ready, sorted."""
         started, found = time.monotonic(), dict[str, float]()
         at_once(self.take, self.claims.names)
 
@@ -78,7 +78,7 @@ class Snapshots:
         return sorted(found.values())
 
     def drop(self) -> float:
-        """Deletes all of them; the seconds until objects and contents are gone."""
+        """Delete all snapshots; return the seconds until snapshots and contents are gone."""
         started = time.monotonic()
         at_once(lambda name: self.api.delete(f"{self.path}/{name}"), self.claims.names)
         contents = f"{ROOT}/volumesnapshotcontents"
@@ -92,7 +92,7 @@ class Snapshots:
 
 
 class OurPair(Ours):
-    """Both halves in one worker; the name says whether the request rate is our default one."""
+    """Both controllers in one worker; the name shows if the request rate is the default."""
 
     def __init__(self, kubeconfig: Path, drivers: BenchDrivers, *rate: str, code: Path) -> None:
         super().__init__(
@@ -116,7 +116,7 @@ class PeerSnapshotter(Peer):
 
 
 class PeerController(PeerSnapshotter):
-    """snapshot-controller: one process, whatever the drivers; it knows no `--csi-address`."""
+    """snapshot-controller: one process for all drivers, without a flag `--csi-address`."""
 
     program = "snapshot-controller"
     started = "Starting snapshot controller"
@@ -126,7 +126,7 @@ class PeerController(PeerSnapshotter):
 def peer_pair(
     binaries: tuple[Path, Path], kubeconfig: Path, drivers: BenchDrivers, *, slow: bool
 ) -> Together:
-    """csi-snapshotter and snapshot-controller."""
+    """Return csi-snapshotter and snapshot-controller as one system."""
     sidecar, controller = binaries
     first = PeerSnapshotter(sidecar, kubeconfig, drivers, is_throttled=slow)
     second = PeerController(controller, kubeconfig, drivers, is_throttled=slow)
@@ -134,7 +134,7 @@ def peer_pair(
 
 
 def measured(api: KubeApi, kubeconfig: Path, count: int) -> Iterator[Record]:
-    """One record per system."""
+    """Yield one record per system."""
     mark = uuid.uuid4().hex[:6]
     name = f"d-{mark}.bench.example.org"
     folder = Path(os.environ.get("TMPDIR", "/tmp")) / f"bs-{mark}"
@@ -161,11 +161,11 @@ def measured(api: KubeApi, kubeconfig: Path, count: int) -> Iterator[Record]:
 
 
 def measure(api: KubeApi, system: System, snapshots: Snapshots, count: int) -> Record:
-    """One burst, and its end."""
+    """Measure one burst and its deletion."""
     groups = system.groups()
     before = sample(api, groups)
     waits = snapshots.cut()
-    time.sleep(1.5)  # events trail behind and are part of the cost
+    time.sleep(1.5)  # late events are part of the cost
     after = sample(api, groups)
     gone_seconds = snapshots.drop()
     end = sample(api, groups)

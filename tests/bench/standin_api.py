@@ -1,14 +1,14 @@
-"""A stand-in API server that costs next to nothing, with a stand-in binder and a feed of claims.
+"""A fake API server that costs almost nothing, with a fake binder and a feed of claims.
 
-`StandInApi(folder)` runs `python -m tests.bench.standin_api FOLDER` and talks to it over loopback:
+`StandInApi(folder)` runs `python -m tests.bench.standin_api FOLDER` and connects over loopback:
 
     api.feed(own=[...], foreign=[...], count=1000, per_second=500.0)
     api.figures()                   # {"created": 1000, "saved": 998, "p50": 0.02, ...}
 
-It serves what watcher and workers ask for: lists, watches, single objects, creations, patches and
-deletions. As kube-controller-manager would, it annotates a claim and binds it once its PV is there;
-a claim makes six events, each with managed fields. Claims of foreign drivers go through the same
-events at once: they are other systems' work, of which a system's watcher sees everything.
+It serves the requests of watcher and workers: lists, watches, single objects, creations, patches
+and deletions. Like kube-controller-manager, it annotates a claim and binds it when its PV exists. A
+claim causes six events, each with managed fields. Claims of foreign drivers cause the same events
+at once: they are other systems' work, which a system's watcher sees completely.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NAMESPACE = "bench"
 CLAIMS, VOLUMES = "v1/persistentvolumeclaims", "v1/persistentvolumes"
 CLASSES = "storage.k8s.io/v1/storageclasses"
 _FIELDS = {f"f:part-{number}": {"f:value": {}, "f:other": {}} for number in range(12)}
-# As each writer leaves behind: half of what a real object is.
+# The fields that two writers leave behind: half of a real object.
 MANAGED = [
     {"manager": name, "operation": "Update", "apiVersion": "v1", "fieldsV1": _FIELDS}
     for name in ("kubectl", "kube-controller-manager")
@@ -46,7 +46,7 @@ Item = dict[str, Any]
 
 
 class StandInApi(Running):
-    """The process as a measurement sees it."""
+    """Runs the fake API server in a process of its own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -63,7 +63,7 @@ class StandInApi(Running):
 
     @property
     def kubeconfig(self) -> Path:
-        """A file that leads here."""
+        """Write a kubeconfig for this server and return its path."""
         path = self.folder / "kubeconfig"
         cluster = {"name": "c", "cluster": {"server": self.url}}
         context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
@@ -96,22 +96,22 @@ class StandInApi(Running):
     def feed(
         self, *, own: Sequence[str], foreign: Sequence[str] = (), count: int, per_second: float
     ) -> None:
-        """Create `count` claims of own drivers and as many of each further system's at that rate.
+        """Create `count` claims of own drivers and as many of each further system at that rate.
 
-        The figures begin anew.
+        This resets the figures.
         """
         plan = {"own": own, "foreign": foreign, "count": count, "per_second": per_second}
         request = urllib.request.Request(f"{self.url}/feed", json.dumps(plan).encode())
         urllib.request.urlopen(request, timeout=30).close()
 
     def figures(self) -> dict[str, Any]:
-        """Own claims `created` and `saved`; seconds from a claim to its PV; when it all was."""
+        """Return the figures of own claims: counts, seconds from claim to PV, and the end time."""
         with urllib.request.urlopen(f"{self.url}/figures", timeout=30) as answer:
             return dict(json.load(answer))
 
 
 class Store:
-    """All objects, and who watches them."""
+    """All objects and their watches."""
 
     def __init__(self) -> None:
         self.version = 100
@@ -120,7 +120,7 @@ class Store:
         self.watchers: defaultdict[str, set[asyncio.Transport]] = defaultdict(set)
 
     def put(self, kind: str, name: str, item: Item, event: str = "MODIFIED") -> Item:
-        """Keep an object under a new version and tell the watchers."""
+        """Store an object under a new version and send it to the watches."""
         self.version += 1
         item["metadata"]["resourceVersion"] = str(self.version)
         self.items[kind][name] = item
@@ -137,7 +137,7 @@ class Store:
         return item
 
     def watch(self, kind: str, since: int, transport: asyncio.Transport) -> None:
-        """Send what came after a version, then whatever comes."""
+        """Send the events after a version, then all further events."""
         transport.write(
             b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
             b"Transfer-Encoding: chunked\r\n\r\n"
@@ -156,7 +156,7 @@ class Store:
 
 
 class Cluster:
-    """What users and kube-controller-manager do, and the figures of it."""
+    """Acts as users and kube-controller-manager do, and counts the figures."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -165,13 +165,13 @@ class Cluster:
         self.begin()
 
     def begin(self) -> None:
-        """Count from here."""
+        """Start counting from now."""
         self.created: dict[str, float] = {}
         self.waits: list[float] = []
         self.last = 0.0
 
     def feed(self, plan: Item) -> None:
-        """Classes at once, claims in the background."""
+        """Create the classes at once and the claims in the background."""
         for driver in (*plan["own"], *plan["foreign"]):
             if driver not in self.store.items[CLASSES]:
                 body = {"metadata": {"name": driver, "uid": driver}, "provisioner": driver}
@@ -188,14 +188,14 @@ class Cluster:
             due = min(plan["count"], int((time.monotonic() - started) * plan["per_second"]) + 1)
             for number in range(done, due):
                 self._claim(own[number % len(own)])
-                # As many drivers in each system: one claim of each.
+                # Each system has the same number of drivers: this makes one claim of each.
                 for at in range(number % len(own), len(foreign), len(own)):
                     self._bind(*self._claim(foreign[at]))
             done = due
             await asyncio.sleep(TICK_SECONDS)
 
     def _claim(self, driver: str) -> tuple[str, Item]:
-        """A claim that the cluster's binder has asked a driver about."""
+        """Create a claim with the annotation by which the cluster asks a driver for a volume."""
         self.number += 1
         uid = f"00000000-0000-4000-8000-{self.number:012}"
         name = f"claim-{self.number}"
@@ -224,7 +224,7 @@ class Cluster:
         return uid, self.store.put(CLAIMS, f"{NAMESPACE}/{name}", item)
 
     def _bind(self, uid: str, claim: Item) -> None:
-        """Another system's volume, as that system's API server would tell of it."""
+        """Bind a claim of another system, with that system's volume."""
         self.created.pop(uid)
         name, driver = f"pvc-{uid}", claim["spec"]["storageClassName"]
         reference = {"namespace": NAMESPACE, "name": claim["metadata"]["name"], "uid": uid}
@@ -241,7 +241,7 @@ class Cluster:
         self.saved(name, body)
 
     def saved(self, name: str, volume: Item) -> Item:
-        """A PV has come: it and its claim are bound."""
+        """Store a new PV, and bind the PV and its claim."""
         store, reference = self.store, volume["spec"].get("claimRef") or {}
         volume["metadata"].setdefault("uid", f"pv-{name}")
         store.put(VOLUMES, name, volume, "ADDED")
@@ -259,7 +259,7 @@ class Cluster:
         return volume
 
     def figures(self) -> Item:
-        """Of own claims since the last feed."""
+        """Return the figures of own claims since the last feed."""
         waits = sorted(self.waits) or [0.0]
         return {
             "created": len(self.created) + len(self.waits),
@@ -272,7 +272,7 @@ class Cluster:
 
 
 class Connection(asyncio.Protocol):
-    """One client: requests one after the other."""
+    """One client, which sends its requests one after the other."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster, self._store = cluster, cluster.store
@@ -325,7 +325,7 @@ class Connection(asyncio.Protocol):
             return 200, self._cluster.figures()
         if method == "POST" and kind == VOLUMES:
             return 201, self._cluster.saved(content["metadata"]["name"], content)
-        if method == "POST":  # events and the like are read by nobody
+        if method == "POST":  # no client reads events and the like
             return 201, content
         if not kind or not name:
             listed = {"metadata": {"resourceVersion": str(self._store.version)}, "resources": []}
@@ -338,7 +338,7 @@ class Connection(asyncio.Protocol):
 
 
 def place(path: str) -> tuple[str, str]:
-    """Kind of the objects, and NAMESPACE/NAME or NAME of one, "" for all of them.
+    """Return the kind, and NAMESPACE/NAME or NAME of an object, or "" for all objects.
 
     `/api/v1/namespaces/a/persistentvolumeclaims/b` -> `v1/persistentvolumeclaims`, `a/b`.
     """

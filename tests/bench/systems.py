@@ -1,4 +1,4 @@
-"""The two systems that are measured: csi-fleet in central mode, one csi-provisioner per driver."""
+"""The measured systems: csi-fleet in its modes, and one csi-provisioner per driver."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class System(Protocol):
     name: str
 
     def groups(self) -> Mapping[str, list[int]]:
-        """Process ids by role."""
+        """Return the process ids by role."""
 
     def __enter__(self) -> Self: ...
 
@@ -37,7 +37,7 @@ class System(Protocol):
 
 
 def ours(make: Callable[[Path], System]) -> list[Callable[[], System]]:
-    """This checkout, and the one of another commit that BASE names, in turn with it."""
+    """Return makers of this checkout's system and of the other commit's, which BASE names."""
     return [partial(make, code) for code in codes()]
 
 
@@ -92,7 +92,7 @@ class Ours:
 
     def __enter__(self) -> Self:
         self.fleet.__enter__()
-        time.sleep(3)  # beat starts last; at rest from here on
+        time.sleep(3)  # beat starts last; the system is idle from here on
         return self
 
     def __exit__(
@@ -106,7 +106,7 @@ class Ours:
 
 
 class Apart:
-    """csi-fleet as a cluster runs it: each part a program of its own, around one Redis."""
+    """csi-fleet as a cluster runs it: each part is a separate program, with one Redis."""
 
     mode = ""
 
@@ -117,7 +117,7 @@ class Apart:
         self._processes: dict[str, list[int]] = {}
 
     def workers(self, folder: Path) -> list[str]:
-        """The one flag of each worker process."""
+        """Return the flag of each worker process."""
         raise NotImplementedError
 
     def groups(self) -> dict[str, list[int]]:
@@ -184,19 +184,19 @@ class Sidecars(Apart):
 
 
 class Peer:
-    """The Go reference as its users run it: one process per driver.
+    """A Go sidecar as its users run it: one process per driver.
 
     Args:
-        binary: csi-provisioner.
-        kubeconfig: of the same cluster.
+        binary: path of the program.
+        kubeconfig: file for the same cluster.
         drivers: the same drivers.
-        is_throttled: leave client-go's default of 5 requests a second.
+        is_throttled: keep client-go's default of 5 requests a second.
 
     Attributes:
-        program: what the process is called.
-        started: what its log says once it works.
-        flags: further ones of its own.
-        has_address: it serves a driver; without one there is a single process.
+        program: name of the process.
+        started: text in its log when it works.
+        flags: further flags of the program.
+        has_address: the program serves one driver; if False, there is a single process.
         prefix: command in front of the program.
     """
 

@@ -39,7 +39,7 @@ class Figures:
 
     @property
     def cpu_total(self) -> float:
-        """All processes of the system, Redis included."""
+        """Return the CPU of all processes of the system, including Redis."""
         return sum(self.cpu_ms.values())
 
     @property
@@ -47,7 +47,7 @@ class Figures:
         return sum(self.pss.values())
 
     def record(self) -> dict[str, object]:
-        """For the JSON file."""
+        """Return the figures for the JSON file."""
         totals = {"cpu_ms_total": self.cpu_total, "pss_total": self.pss_total}
         return asdict(self) | totals
 
@@ -62,7 +62,7 @@ def measure(
     per_second: float = 0.0,
     has_topology: bool = False,
 ) -> Figures:
-    """One load after a small one that connects and warms everything."""
+    """Measure one load, after a small load that connects and warms everything."""
     mode = "WaitForFirstConsumer" if has_topology else "Immediate"
     if per_second:
         mode += f", {per_second:g} claims/s"
@@ -71,7 +71,7 @@ def measure(
     with Load(api, f"b{uuid.uuid4().hex[:7]}", drivers, has_topology=has_topology) as load:
         load.run(WARM_CLAIMS_PER_DRIVER * len(drivers), timeout_seconds=60)
         time.sleep(1)
-        found.watches = watches(api) - idle_watches - 2  # those of the load
+        found.watches = watches(api) - idle_watches - 2  # minus the watches of the load
         before = sample(api, groups)
         times = load.run(claims, per_second=per_second)
         _settle(load)
@@ -85,7 +85,7 @@ def measure(
 
 
 def tell(found: Figures, times: Times, before: Sample, after: Sample) -> None:
-    """Fill in what the times and the two samples say."""
+    """Fill in the figures from the times and the two samples."""
     start, claims = min(times.created.values()), found.claims
     to_pv = sorted(at - times.created[name] for name, at in times.saved.items())
     to_bound = sorted(at - times.created[name] for name, at in times.bound.items())
@@ -103,7 +103,7 @@ def tell(found: Figures, times: Times, before: Sample, after: Sample) -> None:
 
 
 def cpu_per_claim(before: Sample, after: Sample, claims: int) -> dict[str, float]:
-    """Milliseconds by group."""
+    """Return the milliseconds by group."""
     return {
         name: round(1000 * (after.cpu[name] - before.cpu[name]) / claims, 2) for name in after.cpu
     }
@@ -114,7 +114,7 @@ def quantile(ordered: list[float], share: float) -> float:
 
 
 def _settle(load: Load) -> None:
-    """Events and status updates trail behind; part of the cost of the claims."""
+    """Wait for late events and status updates, which are part of the cost of the claims."""
     del load
     time.sleep(1.5)
 

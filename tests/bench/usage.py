@@ -1,4 +1,4 @@
-"""What do processes and the API server use? CPU seconds, PSS and API requests, from outside."""
+"""CPU seconds, PSS and API requests of processes and of the API server, measured from outside."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Groups = Mapping[str, Iterable[int]]
 
 
 def tree(pid: int) -> list[int]:
-    """The process and everything below it."""
+    """Return the process and all its descendants."""
     found = [pid]
     try:
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -35,7 +35,7 @@ def tree(pid: int) -> list[int]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of one process so far; 0 once it is gone."""
+    """Return the user and system time of one process so far, or 0 if it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -44,7 +44,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def pss_mib(pid: int) -> float:
-    """Proportional memory: pages that forks share are counted once over all of them."""
+    """Return the proportional memory: pages that forks share are counted once over all of them."""
     try:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
@@ -55,7 +55,7 @@ def pss_mib(pid: int) -> float:
 
 
 def fleet_groups(pid: int) -> dict[str, list[int]]:
-    """The processes of one `csi-fleet run` by what they do."""
+    """Return the processes of one `csi-fleet run` by role."""
     found: dict[str, list[int]] = {}
     for one in tree(pid):
         found.setdefault("run" if one == pid else _role(one), []).append(one)
@@ -78,7 +78,7 @@ def _role(pid: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look at everything."""
+    """One measurement of all groups and the API server."""
 
     cpu: dict[str, float]
     requests: Counter[str]
@@ -86,7 +86,7 @@ class Sample:
 
 
 def sample(api: KubeApi, groups: Groups) -> Sample:
-    """CPU by group, requests by verb and resource, CPU of the API server."""
+    """Measure CPU by group, requests by verb and resource, and CPU of the API server."""
     text = metrics_text(api)
     requests: Counter[str] = Counter()
     for labels, value in _REQUEST.findall(text):
@@ -103,15 +103,15 @@ def sample(api: KubeApi, groups: Groups) -> Sample:
 
 
 def watches(api: KubeApi) -> int:
-    """Watch connections the API server holds now."""
+    """Return the number of watch connections that the API server has now."""
     return round(sum(float(one) for one in _WATCHES.findall(metrics_text(api))))
 
 
 def memory(groups: Groups) -> dict[str, float]:
-    """PSS in MiB by group."""
+    """Return the PSS in MiB by group."""
     return {name: round(sum(map(pss_mib, pids)), 1) for name, pids in groups.items()}
 
 
 def metrics_text(api: KubeApi) -> str:
-    """The API server's own metrics."""
+    """Return the API server's own metrics."""
     return api.text("/metrics")

@@ -1,9 +1,10 @@
-"""What does it cost a worker that Flower watches its passes?
+"""Measure the cost for a worker when Flower watches its tasks.
 
 Run: python -m tests.bench.watched [ROUNDS]
 
-The same burst of claims at one driver, in turn without anybody who watches and with a client that
-asks for events every 5 s and receives them, as Flower does. CPU of csi-fleet's processes alone.
+The same burst of claims at one driver runs alternately without a watching client and with a client
+that asks for events every 5 s and receives them, as Flower does. The figures are the CPU of
+csi-fleet's processes alone.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ ASK_SECONDS = 5.0
 
 @contextmanager
 def watching(redis_url: str) -> Iterator[list[int]]:
-    """Ask for the events of tasks and receive them; gives their count."""
+    """Ask for the events of tasks and receive them; yield their count."""
     app = make_app(parse("worker", [f"--redis-url={redis_url}"], {}))
     ended, counted = threading.Event(), [0]
 
@@ -67,7 +68,7 @@ def watching(redis_url: str) -> Iterator[list[int]]:
 
 
 def burst(api: KubeApi, kubeconfig: Path, *, is_watched: bool) -> tuple[Figures, int]:
-    """One burst, and how many events were received."""
+    """Run one burst; return its figures and the number of received events."""
     with bench_drivers(1) as drivers, Ours(kubeconfig, drivers) as system, ExitStack() as stack:
         counted = [0]
         if is_watched:

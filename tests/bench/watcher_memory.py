@@ -1,10 +1,10 @@
-"""How much memory does a watcher of a large cluster hold? (target: below 150 MiB)
+"""Measure the memory of a watcher of a large cluster (target: below 150 MiB).
 
     python tests/bench/watcher_memory.py [--pairs 50000] [--undecided 100] [--redis-url URL]
 
-A child process runs the real watcher against a scripted API server in this process, which
-serves generated claims and volumes as a cluster would send them, managed fields included.
-Prints resident and proportional memory of the child after the lists and after a burst of events.
+A child process runs the real watcher against a scripted API server in this process. The server
+sends generated claims and volumes as a cluster would, including managed fields. The output is the
+resident and proportional memory of the child after the lists and after a burst of events.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How long is the way of a claim through our code? `make way`
+"""Count the function calls that a claim causes in csi-fleet: `make way`.
 
 One claim goes from its watch event to its saved PersistentVolume and its finished key, through the
 real watcher rules, outbox, queue, frame and pass. API server, driver and Celery's broker are fakes.
-A profiler counts the calls of our functions: those of generators each time they are entered, as a
-reader follows them. A move is a call in another file than the call before it.
+A profiler counts the calls of csi-fleet's functions. It counts a generator each time it is entered,
+as a reader follows it. A move is a call in another file than the call before it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Call(NamedTuple):
 
 
 class Scene:
-    """A watcher and a worker around one claim of `CrashWorld`, all of it in this thread."""
+    """A watcher and a worker for one claim of `CrashWorld`, all in this thread."""
 
     def __init__(self, client: redis.Redis) -> None:
         self.world = CrashWorld(client)
@@ -79,7 +79,7 @@ class Scene:
         return self.reflectors[stream.resource.plural][1]
 
     def listen(self, plural, *items) -> None:
-        """A list; what comes after it are events."""
+        """Send a list; later objects are events."""
         sink, reflector = self.reflectors[plural]
         sink.begin_list()
         for item in items:
@@ -88,7 +88,7 @@ class Scene:
         self.outbox.step()
 
     def walk(self) -> None:
-        """From the event of the claim, a line of the stream, to its finished key."""
+        """Send the claim's event, a line of the stream, and work until its key is finished."""
         _, reflector = self.reflectors["persistentvolumeclaims"]
         event = {"type": "ADDED", "object": self.claim}
         reflector._follow(iter([msgspec.json.encode(event)]), _Position("1"))
@@ -103,7 +103,7 @@ class Scene:
 
 
 def calls_of_a_claim(client: redis.Redis) -> list[Call]:
-    """Calls of our functions, in order."""
+    """Return the calls of csi-fleet's functions, in order."""
     found = []
 
     def note(frame: FrameType, event: str, _: object) -> None:

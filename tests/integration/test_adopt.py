@@ -1,4 +1,4 @@
-"""adopt and release over a real API server and its Deployment controller; the kubelet is played."""
+"""adopt and release on a real API server with its Deployment controller and a fake kubelet."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_deployment_is_adopted_and_released_as_it_was(
     labels = cluster.api.get(f"/api/v1/namespaces/{NAMESPACE}")["metadata"]["labels"]
     assert labels["csi-fleet.io/drivers"] == "true"
     generation = cluster.workload()["metadata"]["generation"]
-    cluster.run("adopt")  # found by its record now
+    cluster.run("adopt")  # finds the workload by its record
     assert cluster.workload()["metadata"]["generation"] == generation
     assert "is released" in cluster.run("release")
     after = cluster.workload()
@@ -70,7 +70,9 @@ def test_a_deployment_is_adopted_and_released_as_it_was(
 
 @pytest.mark.parametrize("elects", [True, False])
 def test_a_killed_command_is_repeated_to_the_end(cluster: Cluster, elects: bool) -> None:
-    """SIGKILL at moments over the whole of its run; the API server's objects are the only state."""
+    """A killed command can be repeated: SIGKILL can come at any
+    moment, because the API server's objects are the only state.
+    """
     before = cluster.start(replicas=1, elects=elects)
     where = [] if elects else [f"{NAMESPACE}/controller"]
     for seconds in (1.0, 1.6, 2.2, 2.8):
@@ -88,7 +90,7 @@ def test_a_killed_command_is_repeated_to_the_end(cluster: Cluster, elects: bool)
 
 
 def test_the_api_server_refuses_a_write_over_somebody_elses(cluster: Cluster) -> None:
-    """The guard of the one patch is the API server's own."""
+    """The API server itself refuses the patch of a workload that somebody else has changed."""
     cluster.start(replicas=1, elects=True)
     path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/controller"
     stale = cluster.workload()["metadata"]["resourceVersion"]
@@ -100,7 +102,7 @@ def test_the_api_server_refuses_a_write_over_somebody_elses(cluster: Cluster) ->
 
 
 def test_on_the_hosts_network_the_printed_policy_is_what_lacks(cluster: Cluster) -> None:
-    """With the policies that csi-fleet ships and a node's address; applied as it is printed."""
+    """On the host's network, adopt prints the missing network policy, which works unchanged."""
     api = cluster.api
     for item in render(K8S / "base"):
         if item["kind"] == "NetworkPolicy" or (

@@ -1,7 +1,7 @@
-"""adopt --as central over a real API server, a real haproxy, a real worker and the example driver.
+"""adopt --as central on a real API server, with a real haproxy, workers and the example driver.
 
-The kubelet is played: a pod with the gateway's container gets its process, with the files of the
-Secret that the pod mounts; workers see the ConfigMap as the kubelet would show it.
+The test plays the kubelet. For each pod with the gateway's container it runs the gateway with the
+files of the Secret that the pod mounts. Workers see the ConfigMap as the kubelet would mount it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ENTRIES = f"/api/v1/namespaces/csi-fleet/configmaps/{ADOPTED}"
 
 
 class CentralPlayer(Player):
-    """Runs the gateways too, and shows the workers what is mounted."""
+    """Also runs the gateways and writes the workers' mounted files."""
 
     def __init__(self, api: KubeApi, driver: DirectoryDriver, folder: Path) -> None:
         self.folder, self.files = folder / "drivers", folder / "files"
@@ -75,7 +75,7 @@ class CentralPlayer(Player):
         super()._hold(program, go, [])
 
     def _run_gateway(self, pod: JsonObject) -> None:
-        """With the certificates of the pod's Secret, and its own command."""
+        """Run the pod's own command with the certificates of the pod's Secret."""
         made = Gateway(self.files / f"gateway-{self.made}", self.driver.address)
         self.made += 1
         self._files("Secret", NAMESPACE, NAME, made.folder)
@@ -94,7 +94,7 @@ class CentralPlayer(Player):
             (folder / key).write_bytes(base64.b64decode(text))
 
     def _show(self) -> None:
-        """The workers' mounts; the Service's name is an address of this machine."""
+        """Write the workers' mounts. The Service's name becomes an address of this machine."""
         self._files("Secret", "csi-fleet", CLIENT, self.files / "client")
         data = (self.api.find(ENTRIES) or {}).get("data") or {}
         wanted = {f"{key}": self._local(text) for key, text in data.items()}
@@ -152,7 +152,7 @@ def cluster(
 
 @pytest.fixture
 def fleet(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
-    """Watcher and two workers over the mounted folder; `kubectl exec` reaches them."""
+    """Run a watcher and two workers on the mounted folder; a fake `kubectl exec` reaches them."""
     player = cluster.player
     assert isinstance(player, CentralPlayer)
     flags = (f"--drivers-file={player.folder}", "--workers=2", "-v=4")
@@ -183,7 +183,7 @@ POD = {
 
 
 def made_volume(cluster: Cluster, scene: Scene, name: str, storage_class: str) -> bool:
-    """A claim gets its PersistentVolume."""
+    """Create a claim and wait for its PersistentVolume."""
     scene.claim(name, storage_class)
     claim = cluster.api.get(f"{scene.claims_path}/{name}")
     path = f"/api/v1/persistentvolumes/pvc-{claim['metadata']['uid']}"
@@ -251,7 +251,7 @@ def test_adoption_is_verified_by_a_claim(
 def test_a_central_command_that_is_killed_is_repeated_to_the_end(
     cluster: Cluster, fleet: Fleet
 ) -> None:
-    """SIGKILL at moments over the whole of its run."""
+    """A central command that was killed at any moment of its run can be repeated."""
     before = cluster.start(replicas=1, elects=True)
     for seconds in (1.2, 2.0, 3.0, 4.5):
         for command, flags in (("adopt", ["--as=central"]), ("release", [])):
@@ -269,7 +269,9 @@ def test_a_central_command_that_is_killed_is_repeated_to_the_end(
 def test_claims_survive_whatever_happens_to_the_gateway(
     cluster: Cluster, fleet: Fleet, driver: DirectoryDriver
 ) -> None:
-    """Killed, frozen, with another certificate, and the driver restarted behind it."""
+    """Claims get one volume each after a killed or
+    frozen gateway and after a restart of the driver.
+    """
     cluster.start(replicas=1, elects=True)
     cluster.run("adopt", "--as=central")
     player = cluster.player

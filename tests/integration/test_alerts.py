@@ -1,7 +1,7 @@
-"""Each alert fires by its figures and by no others, in its real time (OPS-4).
+"""Each alert fires for its cause and for no other cause, after its real delay.
 
-promtool (Debian's package prometheus) runs the rules over made-up scrapes of two watchers and three
-workers; every cause is one change of a healthy system.
+promtool (Debian's package prometheus) runs the rules on made-up scrapes of two watchers and three
+workers. Every cause is one change of a healthy system.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WATCHERS, WORKERS = ("w1", "w2"), ("k1", "k2", "k3")
 
 
 def healthy():
-    """Values by series: of every process that exports it, in promtool's notation."""
+    """Return the values of every process' series in promtool's notation, by series."""
     found = {}
     for instance in WATCHERS:
         for name, value in (
@@ -67,7 +67,7 @@ def healthy():
 
 
 def changed(name, value, *, only=""):
-    """Every series of that name, or those whose labels contain `only`, has the value."""
+    """Return the healthy series, with this value for all of `name` whose labels contain `only`."""
     series = healthy()
     places = [one for one in series if one.startswith(name + "{") and only in one]
     assert places, name
@@ -139,7 +139,7 @@ QUIET = {
         [one for one in healthy() if one.startswith("csi_fleet_driver_connected")], "stale"
     ),
 }
-# No series of successes at all, as for a class nobody could use yet.
+# These series have no successes, as for a class that no claim could use yet.
 NEVER = {
     one: value
     for one, value in healthy().items()
@@ -147,7 +147,7 @@ NEVER = {
         ("controller_persistentvolumeclaim", "controller_persistentvolume_delete")
     )
 }
-# The end of the back-off: one failure each five minutes, every time on another worker.
+# At the maximum back-off there is one failure every five minutes, each on another worker.
 ELSEWHERE = {f'{FAILS}{{{CLASS},instance="n{n}"}}': f"_x{5 * n} 1x{MINUTES}" for n in range(12)}
 STEPS = " ".join(f"{count}x4" for count in range(12))
 
@@ -186,7 +186,7 @@ def promtool():
 
 @pytest.fixture(scope="module")
 def judged(promtool, tmp_path_factory):
-    """What promtool says of all cases at once: the failing ones by name."""
+    """Run promtool on all cases and return its output for the failing cases, by name."""
     cases = {
         **{name: (name, series) for name, series in CAUSES.items()},
         **{name: ("", series) for name, series in QUIET.items()},
@@ -206,9 +206,9 @@ def judged(promtool, tmp_path_factory):
 
 
 def case(expected, series):
-    """One unit test: which alerts fire after an hour; the text of annotations does not matter."""
+    """Return a unit test of the alerts that fire after an hour; annotations are not compared."""
     inputs = [{"series": name, "values": values} for name, values in series.items()]
-    # One expression for all: names of what fires, so that a wrong one is seen as well.
+    # One expression returns the names of all firing alerts, so the test also finds a wrong alert.
     fires = 'count by (alertname) (ALERTS{alertstate="firing"})'
     samples = [{"labels": f'{{alertname="{expected}"}}', "value": 1}] if expected else []
     check = {"expr": f"{fires} > bool 0", "eval_time": f"{MINUTES - 1}m", "exp_samples": samples}
@@ -224,12 +224,12 @@ def test_alert_fires_by_its_cause_and_no_other_does(judged, alert):
 
 @pytest.mark.parametrize("name", [*QUIET, *ALSO])
 def test_other_situations(judged, name):
-    """A healthy system is quiet; a pause is no queue that stands still."""
+    """No alert fires in a healthy system or for a paused driver; other causes fire one alert."""
     assert name not in judged, judged[name]
 
 
 def test_each_alert_has_its_section_in_the_runbook():
-    """And the runbook has no section of an alert that is gone."""
+    """The runbook has no section for an alert that does not exist."""
     sections = re.findall(r"^## (\w+)$", (DOCS / "runbook.md").read_text(), re.MULTILINE)
     assert sections == alerts()
     groups = yaml.safe_load(RULES.read_text())["groups"]

@@ -1,6 +1,7 @@
 """Requests and watches trust the same API servers.
 
-Also authorities without key usage or key identifiers, as EKS, MicroK8s and many others have.
+This includes authorities without key usage or key identifiers, as in EKS, MicroK8s and many other
+distributions.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ BARE = "subjectKeyIdentifier=none\nauthorityKeyIdentifier=none\n"
 
 
 class Ok(BaseHTTPRequestHandler):
-    """Answers everything."""
+    """Answers every request."""
 
     def do_GET(self):
         self.send_response(200)
@@ -30,12 +31,12 @@ class Ok(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_):
-        """Nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory):
-    """Authorities `plain`, `bare` (as EKS has) and `other`; a certificate of the first two."""
+    """Make the authorities `plain`, `bare` (as in EKS), `other`, and two servers' certificates."""
     folder = tmp_path_factory.mktemp("certificates")
     for name in ("plain", "other"):
         make_ca(folder, name)
@@ -52,7 +53,7 @@ def certificates(tmp_path_factory):
 
 @pytest.fixture(params=["plain", "bare"])
 def server(request, certificates):
-    """A TLS server whose certificate that authority has signed; its name and port."""
+    """Run a TLS server with this authority's certificate; return the authority and the port."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     name = request.param
     context.load_cert_chain(
@@ -84,7 +85,7 @@ def test_watches_trust_whom_requests_trust(server, certificates, tmp_path, host,
 
 
 class Tunnel(threading.Thread):
-    """A proxy that is asked for tunnels (HTTP CONNECT)."""
+    """A proxy for HTTP CONNECT."""
 
     def __init__(self, port):
         super().__init__(daemon=True)
@@ -113,7 +114,10 @@ class Tunnel(threading.Thread):
 
 
 def test_requests_and_watches_go_through_a_tunnel(server, certificates, tmp_path, monkeypatch):
-    """Of the address the proxy is told host and port, of what is said it sees nothing."""
+    """Requests and watches use the tunnel.
+
+    The proxy gets host and port, but cannot read the traffic.
+    """
     signer, port = server
     tunnel = Tunnel(port)
     for name in ("HTTPS_PROXY", "https_proxy"):
@@ -150,7 +154,7 @@ def test_the_name_to_be_trusted_may_be_another_than_the_address(
 
 
 def written(folder, cluster):
-    """A kubeconfig of that cluster."""
+    """Write a kubeconfig for this cluster."""
     path = folder / "kubeconfig"
     path.write_text(
         yaml.safe_dump(

@@ -1,4 +1,4 @@
-"""Client certificates, as files and as data, many connections at once; TLS within TLS."""
+"""Client certificates in files and in data, on many connections at once; TLS within TLS."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ print("all went well")
 
 
 def shown(is_data, **files):
-    """Entries of a kubeconfig: the paths of files, or what is in them."""
+    """Return entries of a kubeconfig with the files' paths or with their contents."""
     if is_data:
         return {f"{k}-data": base64.b64encode(v.read_bytes()).decode() for k, v in files.items()}
     return {name: str(path) for name, path in files.items()}
 
 
 def server_context(folder):
-    """Of a server whose certificate the authority `ca` has signed, made there."""
+    """Make an authority `ca` and return the TLS context of a server with its certificate."""
     make_ca(folder, "ca")
     make_certificate(folder, "ca", "server", HOST)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -89,7 +89,7 @@ def test_many_threads_open_connections_with_a_client_certificate(tmp_path, is_da
 
 
 class TlsTunnel(Tunnel):
-    """A proxy that speaks TLS itself."""
+    """A proxy whose clients connect with TLS."""
 
     def __init__(self, port, context):
         self.context = context

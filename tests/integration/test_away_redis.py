@@ -1,4 +1,4 @@
-"""Beat and Flower start without Redis and say once where it should be and what to do."""
+"""Beat and Flower start without Redis and log once where it should be and what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Beat: of two one ticks, and the other goes on within seconds after its death (M-004)."""
+"""Only one of two beat processes ticks, and the other takes over within seconds (M-004)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workers.config.settings import Settings
 
 @pytest.fixture
 def start_beat(redis_server, redis_client, tmp_path):
-    """Starts beat processes over an empty Redis; they are gone afterwards."""
+    """Return a function that starts beat processes with an empty Redis; they end with the test."""
     started = []
 
     def start(name):
@@ -35,7 +35,9 @@ def start_beat(redis_server, redis_client, tmp_path):
 
 
 def test_the_other_beat_ticks_on_after_a_kill(start_beat, redis_client):
-    """The lock of a dead beat lasts a few seconds, not redbeat's default of minutes."""
+    """The second beat takes over within seconds, because the lock of a dead beat expires after
+    seconds, not after redbeat's default of minutes.
+    """
     assert beat_settings(Settings())["redbeat_lock_timeout"] <= 10
     first = start_beat("first")
     wait_until(lambda: redis_client.llen(SYSTEM_QUEUE), 30, "the first one ticks")
@@ -46,7 +48,7 @@ def test_the_other_beat_ticks_on_after_a_kill(start_beat, redis_client):
 
 
 def test_one_of_two_beats_ticks(start_beat, redis_client):
-    """Doubled does no harm: the one with the lock keeps it."""
+    """A second beat does no harm, because the first one keeps the lock."""
     start_beat("first")
     start_beat("second")
     wait_until(lambda: redis_client.llen(SYSTEM_QUEUE), 40, "a tick")

@@ -1,4 +1,4 @@
-"""The stand-in API server of `make bench ONLY=systems` under our own client."""
+"""The fake API server of `make bench ONLY=systems`, used by csi-fleet's own client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OWN, FOREIGN = ["a.example.org", "b.example.org"], ["c.example.org", "d.example.
 
 
 class Seen:
-    """What a reflector tells of claims, by name: the phases in their order."""
+    """Collects the phases of each claim that a reflector reports, by name and in order."""
 
     def __init__(self):
         self.phases, self.annotated, self.listed_at = {}, set(), 0
@@ -56,7 +56,7 @@ def client(api):
 
 @pytest.fixture
 def seen(client):
-    """A reflector of claims that has listed."""
+    """Run a reflector of claims until it has listed them."""
     found = Seen()
     reflector = Reflector(client, paths.CLAIMS.path(), Claim, found)
     thread = threading.Thread(target=reflector.run, daemon=True)
@@ -68,7 +68,10 @@ def seen(client):
 
 
 def test_a_claim_is_bound_by_its_volume_and_foreign_ones_by_themselves(api, client, seen):
-    """Own claims wait for a PV; six events each, however the PV comes."""
+    """csi-fleet's own claims are bound when their PV is created, foreign claims at once.
+
+    Each claim has six events, whoever creates its PV.
+    """
     api.feed(own=OWN, foreign=FOREIGN, count=4, per_second=1000.0)
     wait_until(lambda: len(seen.phases) == 8 and len(seen.annotated) == 8, 30, "8 claims are seen")
     kube = KubeResources(client)

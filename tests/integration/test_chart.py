@@ -1,4 +1,4 @@
-"""k8s/chart: what Helm renders is what the overlays have, whatever the values choose."""
+"""The chart in k8s/chart renders the same objects as the overlays, for all values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from workers.drivers import driversfile
 K8S = Path(__file__).resolve().parents[2] / "k8s"
 HOME = "csi-driver-example"
 CONTROLLERS = [spec.name for spec in catalogue.SPECS if not spec.part_of]
-# What an overlay takes from elsewhere: docs/install.md makes it by hand, the chart by itself.
+# The chart makes these objects; for an overlay the user makes them (docs/install.md).
 BY_HAND = {"Secret"}
 
 
@@ -41,12 +41,14 @@ def chart(library):
 def test_the_admission_policy_is_refused_where_the_cluster_cannot_have_it(
     library, tmp_path, version, is_on, is_refused
 ):
-    """Told by the template: the API server's own words name a kind that it does not know."""
+    """The template refuses the admission policy for old versions of
+    Kubernetes, because the API server would only name an unknown kind.
+    """
     folder = tmp_path / "chart"
     shutil.copytree(K8S / "chart", folder)
     template = folder / "templates/_objects.tpl"
     text = template.read_text()
-    asked = ".Capabilities.KubeVersion.Version"  # Helm as a library takes no version
+    asked = ".Capabilities.KubeVersion.Version"  # Helm as a library accepts no version
     assert asked in text
     template.write_text(text.replace(asked, f'"{version}"'))
     chart = library.Chart.load(folder)
@@ -59,17 +61,17 @@ def test_the_admission_policy_is_refused_where_the_cluster_cannot_have_it(
 
 
 def beside(name, **more):
-    """A driver of the list, in sidecar mode."""
+    """Return an entry of the drivers' list in sidecar mode."""
     return {"name": name, "namespace": HOME, "serviceAccount": "driver", **more}
 
 
 def over_tcp(name, **more):
-    """A driver of the list that listens itself."""
+    """Return an entry of the drivers' list for a driver that listens on TCP."""
     return {"name": name, "endpoint": f"{name}.svc:10443", "insecure": "true", **more}
 
 
 def rendered(chart, namespace="csi-fleet", **values):
-    """Objects by kind and name, without those in namespaces of drivers."""
+    """Return the objects by kind and name, without objects in namespaces of drivers."""
     own = {None, namespace, f"{namespace}-records"}
     objects = helm.objects(chart, values, namespace)
     objects = [one for one in objects if one["metadata"].get("namespace") in own]
@@ -79,14 +81,14 @@ def rendered(chart, namespace="csi-fleet", **values):
 
 
 def comparable(objects):
-    """Without what only one side has, for a reason."""
+    """Remove the differences that are intended."""
     found = {}
     for (kind, name), given in objects.items():
         if kind in BY_HAND or name in {"redis-ca", "csi-fleet"}:
             continue
         item = copy.deepcopy(given)
         labels = item["metadata"].pop("labels", {})
-        # The chart puts it on every object, kustomize on those of the base.
+        # The chart sets these labels on every object, kustomize on the objects of the base.
         for one in ("managed-by", "part-of"):
             labels.pop(f"app.kubernetes.io/{one}", None)
         item["metadata"] |= {"labels": labels} if labels else {}
@@ -97,7 +99,7 @@ def comparable(objects):
 
 
 def assert_same(chart, overlay, **values):
-    """Field by field; `overlay` are the objects of a kustomization."""
+    """Assert that all fields are equal; `overlay` has the objects of a kustomization."""
     theirs = comparable({(one["kind"], one["metadata"]["name"]): one for one in overlay})
     ours = comparable(rendered(chart, **values))
     assert ours.keys() == theirs.keys()
@@ -106,7 +108,7 @@ def assert_same(chart, overlay, **values):
 
 
 def central():
-    """The overlay, and the values that are the same."""
+    """Return the objects of the overlay and the values that render the same objects."""
     drivers = yaml.safe_load((K8S / "overlays/prod-central/drivers.yaml").read_text())["drivers"]
     switches = {"monitoring": {"enabled": True}, "autoscaling": {"enabled": True}}
     return render(K8S / "overlays/prod-central"), {"drivers": drivers, **switches}
@@ -118,7 +120,9 @@ def test_central_mode_is_the_overlay(chart):
 
 
 def test_sidecar_mode_is_the_overlay_without_the_drivers_own(chart):
-    """Its driver.yaml is an example of what the driver's own chart has."""
+    """Sidecar mode renders the overlay without driver.yaml,
+    which is an example of objects in the driver's own chart.
+    """
     overlay = [
         one
         for one in render(K8S / "overlays/prod-sidecar")
@@ -133,7 +137,9 @@ def test_sidecar_mode_is_the_overlay_without_the_drivers_own(chart):
 
 @pytest.mark.parametrize("component", ["redis-sentinel", "external-redis", "fleet-page"])
 def test_choice_is_the_component(chart, component):
-    """As the last component of the overlay, which docs/install.md asks for."""
+    """A choice in the values renders the component, as
+    the last component of the overlay (docs/install.md).
+    """
     overlay, values = central()
     theirs = accumulate(K8S / "components" / component, overlay)
     choices = {
@@ -147,14 +153,16 @@ def test_choice_is_the_component(chart, component):
 
 
 def test_a_cluster_that_knows_no_admission_policies_gets_none(chart):
-    """Before Kubernetes 1.30; then no role is held either."""
+    """Without the admission policy, as before
+    Kubernetes 1.30, no policy restricts a role either.
+    """
     ours = rendered(chart, admissionPolicy={"enabled": False})
     assert "ValidatingAdmissionPolicy" not in {kind for kind, _ in ours}
     assert "confine" not in json.dumps(list(ours.values()))
 
 
 def test_every_controller_brings_its_rights_and_is_chosen(chart):
-    """CSI_FLEET_CONTROLLERS of watcher, worker and beat, and the roles of each component."""
+    """CSI_FLEET_CONTROLLERS is set for watcher, worker and beat, and all roles exist."""
     ours = rendered(chart, controllers=CONTROLLERS)
     for name in ("watcher", "worker", "beat"):
         (container,) = containers(ours["Deployment", name])
@@ -166,7 +174,9 @@ def test_every_controller_brings_its_rights_and_is_chosen(chart):
 
 
 def test_another_namespace_is_everywhere(chart):
-    """Subjects of bindings, addresses of sentinels and names in the certificate too."""
+    """Another namespace is used everywhere, also in binding
+    subjects, sentinel addresses and the certificate.
+    """
     ours = rendered(chart, "storage", redis={"mode": "sentinel"}, controllers=CONTROLLERS)
     text = json.dumps(list(ours.values()))
     assert '"namespace": "csi-fleet"' not in text
@@ -175,7 +185,9 @@ def test_another_namespace_is_everywhere(chart):
 
 
 def test_certificates_of_cert_manager(chart):
-    """No key is generated; clients trust the CA that cert-manager put beside the certificate."""
+    """With cert-manager the chart generates no key,
+    and clients trust the CA in cert-manager's Secret.
+    """
     ours = rendered(chart, tls={"source": "cert-manager", "issuerRef": {"name": "ca"}})
     assert ours["Certificate", "redis"]["spec"]["issuerRef"]["name"] == "ca"
     assert ("Secret", "redis-tls") not in ours
@@ -193,7 +205,9 @@ def test_certificates_of_cert_manager(chart):
 
 
 def test_each_component_has_its_own_password_only(chart):
-    """SEC: a pod that is taken over has one user's password."""
+    """Each component gets only its own password, so
+    an attacker in one pod has one user's password.
+    """
     ours = rendered(chart)
     passwords = ours["Secret", "redis-passwords"]["data"]
     assert len(set(passwords.values())) == len(passwords) == 7
@@ -208,7 +222,9 @@ def test_each_component_has_its_own_password_only(chart):
 
 
 def test_a_driver_gets_what_the_overlay_gives_it(chart):
-    """Rights, Redis user and authority in its namespace: nothing to copy by hand (OPS-6)."""
+    """The namespace of a driver gets the permissions,
+    Redis user and CA, so the user copies nothing by hand.
+    """
     features = yaml.safe_load((K8S / "chart/values.yaml").read_text())["features"]
     values = {"mode": "sidecar", "features": [*features, "leader-election"]}
     drivers = [beside("csi.example.org"), beside("other.example.org", secret="second")]
@@ -255,13 +271,13 @@ def test_another_driver_restarts_redis_which_reads_its_users_at_its_start(chart)
 
 
 def placed(objects):
-    """By kind, namespace and name."""
+    """Return the objects by kind, namespace and name."""
     return {(o["kind"], o["metadata"].get("namespace"), o["metadata"]["name"]): o for o in objects}
 
 
 @pytest.mark.parametrize("mode", ["central", "sidecar"])
 def test_each_driver_may_have_a_mode_of_its_own(chart, mode):
-    """Whatever the installation's is: both kinds at once, each with what its own kind gets."""
+    """One installation can have both modes; each driver gets the objects of its own mode."""
     central = [over_tcp(name, mode="central") for name in ("a", "c")]
     drivers = [central[0], beside("b", mode="worker"), central[1]]
     found = placed(helm.objects(chart, {"mode": mode, "drivers": drivers}))
@@ -306,7 +322,7 @@ def test_the_image_can_be_held_by_digest(chart):
 
 
 def test_values_of_one_component(chart):
-    """What clusters differ in."""
+    """The values of one component set what differs between clusters."""
     own = {
         "replicas": 5,
         "args": ["-v=4"],
@@ -333,7 +349,9 @@ def test_values_of_one_component(chart):
 
 
 def test_placement_and_labels_of_one_component(chart):
-    """They take the place of the shipped ones; a label that selectors name cannot be changed."""
+    """Placement and labels replace the chart's own
+    values, but a label that a selector uses stays.
+    """
     spread = [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}]
     own = {
         "affinity": {"podAntiAffinity": {}},
@@ -356,7 +374,7 @@ def test_placement_and_labels_of_one_component(chart):
 
 
 def test_the_schema_knows_the_fields_of_the_drivers_file():
-    """What the worker's own reader takes, and no more."""
+    """The schema accepts exactly the fields that the worker accepts."""
     known = json.loads((K8S / "chart/values.schema.json").read_text())
     driver = known["definitions"]["driverOverTcp"]["properties"]
     assert driver.keys() - {"mode"} == driversfile._DRIVER_FIELDS
@@ -378,16 +396,20 @@ def test_the_schema_knows_the_fields_of_the_drivers_file():
         {"features": ["snapshot"]},
         {"redis": {"mode": "external"}},
         {"mode": "sidecar", "drivers": [{"name": "a"}]},
-        {"mode": "sidecar", "drivers": [beside("a"), beside("b")]},  # one Secret for both
+        {"mode": "sidecar", "drivers": [beside("a"), beside("b")]},  # one Secret for both drivers
         {"drivers": [beside("a", mode="worker"), beside("b", mode="worker")]},
-        {"drivers": [beside("a", mode="worker", namespace="csi-fleet")]},  # the central workers'
+        # the namespace of the central workers
+        {"drivers": [beside("a", mode="worker", namespace="csi-fleet")]},
         {"drivers": [{"name": "a"}]},
-        {"drivers": [beside("a")]},  # central, without an endpoint
+        {"drivers": [beside("a")]},  # central mode without an endpoint
         {"mode": "sidecar", "drivers": [over_tcp("a")]},
     ],
 )
 def test_a_mistake_is_told(library, chart, values):
-    """Rather than an installation without a part."""
+    """A mistake in the values is an error.
+
+    Otherwise a part of the installation would be missing.
+    """
     with pytest.raises(library.HelmError):
         rendered(chart, **values)
 
@@ -434,7 +456,7 @@ def test_a_value_that_nothing_would_read_is_refused(library, chart, values, said
 
 
 def test_the_schema_knows_all_values():
-    """And no others but the namespace of a chart above."""
+    """The schema has all values and no others, except for the namespace of a parent chart."""
     values = yaml.safe_load((K8S / "chart/values.yaml").read_text())
     known = json.loads((K8S / "chart/values.schema.json").read_text())["properties"]
     assert known.keys() - {"global"} == values.keys()

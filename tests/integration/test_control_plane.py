@@ -1,4 +1,4 @@
-"""The control plane fixture keeps what it promises to the suites built on it."""
+"""The control plane fixture has the features on which other tests depend."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workers.kube.resources import KubeResources
 
 
 def test_claim_of_a_static_volume_becomes_bound(kube_api: KubeApi) -> None:
-    """The PV binder runs: without it no claim of any test would become Bound."""
+    """The PV binder runs; without it no claim of any test would become Bound."""
     kube_api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "plane-bind"}})
     size = {"storage": "1Gi"}
     common = {"accessModes": ["ReadWriteOnce"], "storageClassName": "plane-static"}
@@ -44,7 +44,9 @@ def test_claim_of_a_static_volume_becomes_bound(kube_api: KubeApi) -> None:
 def test_service_account_may_only_what_rbac_grants(
     control_plane: ControlPlane, kube_api: KubeApi
 ) -> None:
-    """RBAC is enforced, so the manifests' least rights can be proven."""
+    """RBAC refuses other permissions, so tests can
+    prove that the manifests' permissions suffice.
+    """
     path = control_plane.service_account_kubeconfig("default", "default")
     with KubeApi(path) as nobody, pytest.raises(KubeApiError, match="forbidden") as refused:
         nobody.items("/api/v1/persistentvolumes")
@@ -54,7 +56,7 @@ def test_service_account_may_only_what_rbac_grants(
 def test_killed_api_server_returns_with_its_objects(
     control_plane: ControlPlane, kube_api: KubeApi
 ) -> None:
-    """A chaos test may kill a part and bring it back under the same address."""
+    """A killed part restarts at the same address, which chaos tests use."""
     control_plane.kill("kube-apiserver")
     wait_until(lambda: not kube_api.is_ready(), 10, "API server is gone")
     control_plane.restart("kube-apiserver")
@@ -64,7 +66,10 @@ def test_killed_api_server_returns_with_its_objects(
 def test_a_finalizer_patch_with_another_uid_is_a_conflict(
     control_plane: ControlPlane, kube_api: KubeApi
 ) -> None:
-    """The precondition that protects a volume made anew under an old name (L-072)."""
+    """A finalizer patch with another uid is a conflict.
+
+    The precondition protects a volume that was created again with the same name (L-072).
+    """
     name = "plane-uid"
     made = kube_api.create(
         {
@@ -106,7 +111,7 @@ def group_kinds(kube_api: KubeApi) -> Iterator[list[JsonObject]]:
     names = [f"{path}/{one['metadata']['name']}" for one in found]
     for name in names:
         kube_api.delete(name)
-    # One that is still going would take the next test's along.
+    # A deletion that is still running would delete the CRDs of the next test.
     wait_until(lambda: not any(map(kube_api.find, names)), 30, "the CRDs are gone")
 
 
@@ -114,7 +119,7 @@ def group_kinds(kube_api: KubeApi) -> Iterator[list[JsonObject]]:
 def test_group_snapshots_of_each_version_are_refused_without_one_source(
     kube_api: KubeApi, group_kinds: list[JsonObject], version: str
 ) -> None:
-    """A content says where it came from, once and by one way, also to those of last year."""
+    """A content needs exactly one kind of source, in all versions of the API."""
     assert len(group_kinds) == 3
     root = f"/apis/groupsnapshot.storage.k8s.io/{version}"
     content = {

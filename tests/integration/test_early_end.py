@@ -1,4 +1,4 @@
-"""SIGTERM ends every process at once, also one that waits for something that is not there."""
+"""SIGTERM ends every process at once, even if it waits for an absent service."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.support.processes import free_port
 from tests.support.waiting import wait_until
 
 NOBODY = "redis://127.0.0.1:1"
-# More than a start on a slow machine, less than what the waits themselves last.
+# This is longer than a start on a slow machine and shorter than the waits themselves.
 SECONDS = 15
 
 
 @pytest.fixture
 def kubeconfig(tmp_path):
-    """Of an API server that does not answer."""
+    """Write a kubeconfig for an API server that does not answer."""
     path = tmp_path / "kubeconfig"
     cluster = {"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}
     context = {"name": "c", "context": {"cluster": "c", "user": "u"}}

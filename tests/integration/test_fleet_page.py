@@ -1,4 +1,4 @@
-"""The page `/fleet`: what `status`, `pending` and `explain` say, read with Flower's rights."""
+"""The page `/fleet` shows `status`, `pending` and `explain`, read with Flower's permissions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def fleet(world):
 
 
 def fleet_of(world):
-    """The page's data, with the world's API server in place of a cluster."""
+    """Return the page's data source with the world's fake API server instead of a cluster."""
     made = fleetweb.Fleet(parse(Command.FLOWER, [f"--redis-url={world.url}"], {}))
     made.tools.__dict__["kube"] = world.api.kube
     made.has_account = True
@@ -43,7 +43,7 @@ def fleet_of(world):
 
 
 def words(page):
-    """What a person reads."""
+    """Return the text of a page without its markup."""
     return " ".join(unescape(re.sub(r"<[^>]*>", " ", page)).split())
 
 
@@ -146,7 +146,7 @@ def test_many_viewers_of_2000_claims_are_shown_one_reading(world, monkeypatch):
     page = fleetpage.overview("", fleet.snapshot())
     assert "20 drivers" in page
     assert f"Waiting: {MANY}" in page
-    # A claim has the key of its volume, and none of a controller that has nothing to do for it.
+    # A claim has one key, for its volume, and no key of a controller without work for it.
     assert len(asked) == len(set(asked)) == MANY
     # Each view within `FRESH_SECONDS` shows the same reading.
     monkeypatch.setattr(fleet, "_fresh_until", math.inf)
@@ -193,7 +193,10 @@ def secure(redis_binary, tmp_path_factory):
 
 
 def test_flowers_own_rights_are_enough_and_write_nothing(secure):
-    """As shipped: Flower's password, the user viewer, and no denial in Redis' log."""
+    """The page needs no more than Flower's permissions and writes nothing.
+
+    As shipped, it uses Flower's password and the user viewer, and Redis logs no denial.
+    """
     settings = parse(Command.WORKER, secure.login("worker"), {})
     client = connect(settings.redis.url_with_credentials())
     world = World(client, secure.url)
@@ -203,7 +206,7 @@ def test_flowers_own_rights_are_enough_and_write_nothing(secure):
     made.tools.__dict__["kube"] = world.api.kube
     assert made.tools.settings.redis.username == "viewer"
     before = secure.denials()
-    client.delete("csifleet:clock")  # nobody has kept the time lately
+    client.delete("csifleet:clock")  # no process has kept the time recently
     shot = made.snapshot()
     assert shot.report, shot.notes
     assert sum(len(group.members) for group in shot.groups) == 2

@@ -1,4 +1,4 @@
-"""Flower over HTTPS, and its login by an identity provider; both are its own, we hand them on."""
+"""Flower over HTTPS and with an identity provider's login; csi-fleet only passes the options."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OIDC = {
 
 @pytest.fixture
 def flower(redis_server, tmp_path):
-    """Starts one with flags; returns its port once it answers."""
+    """Return a function that starts Flower with flags and returns its port once it answers."""
     started = []
 
     def start(*flags, **arguments):
@@ -67,7 +67,9 @@ def test_https_with_our_certificate_and_no_plain_http(flower, tmp_path):
 
 
 def test_who_is_not_logged_in_is_sent_to_the_provider(flower, tmp_path):
-    """With our id and address, and never with our secret."""
+    """A user without login is redirected with the client
+    id and the address, but never with the secret.
+    """
     secret = tmp_path / "oidc"
     secret.write_text("hunter2")
     flags = [f"--flower-oidc-{name}={text}" for name, text in OIDC.items()]

@@ -1,4 +1,4 @@
-"""What is free again gets the next message at once, not when Celery looks the next time."""
+"""A thread or driver that becomes free gets the next message at once, not at Celery's next poll."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECONDS = 60
 
 
 class Work:
-    """A task that is told when to end; its number says as which one it began."""
+    """A task that ends when the test says so; its number is its position in the order of starts."""
 
     def __init__(self):
         self.begun = []
@@ -33,7 +33,7 @@ class Work:
         number = next(self._numbers)
         self.begun.append(number)
         self._may_end[number].wait(SECONDS)
-        if number % 3 == 2:  # an end of another kind
+        if number % 3 == 2:  # one in three tasks fails
             raise ValueError(number)
 
     def end(self, *numbers):
@@ -43,9 +43,10 @@ class Work:
 
 @contextmanager
 def worker_of(redis_server, threads, *drivers):
-    """Celery with our pool and consumers, whose loop goes round for nothing but what it is told.
+    """Run Celery with csi-fleet's pool and consumers; its loop runs only when it is woken.
 
-    It serves the drivers from its start: a question that is under way is not changed.
+    The worker serves the drivers from its start, because a blocking read that has begun cannot be
+    changed.
     """
     app = make_app(parse("worker", [f"--redis-url={redis_server.unix_url}"], {}))
     work, hubs = Work(), []
@@ -73,7 +74,7 @@ def worker_of(redis_server, threads, *drivers):
         finally:
             work.end(*range(20))
             worker_state.should_terminate = 0
-            hubs[0].call_soon(lambda: None)  # it goes round, and ends
+            hubs[0].call_soon(lambda: None)  # runs the loop once more, which then ends
     app.close()
 
 
@@ -82,14 +83,14 @@ def send(world, queue=SYSTEM_QUEUE):
 
 
 def begun(world, *numbers):
-    """Whether these, and only these, have begun."""
+    """Return True if exactly these tasks have begun."""
     wait_until(lambda: len(world.work.begun) >= len(numbers), SECONDS, f"{numbers} have begun")
     return sorted(world.work.begun) == sorted(numbers)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
 def test_one_end_lets_the_next_message_in(redis_server, redis_client, threads):
-    """Whether the task succeeds or fails."""
+    """The end of a task, successful or not, lets the worker read the next message."""
     with worker_of(redis_server, threads) as world:
         for _ in range(threads + 6):
             send(world)
@@ -102,7 +103,7 @@ def test_one_end_lets_the_next_message_in(redis_server, redis_client, threads):
 
 @pytest.mark.parametrize("threads", [2, 4])
 def test_several_ends_at_once_let_as_many_in(redis_server, redis_client, threads):
-    """One wake-up is enough for all of them."""
+    """Several tasks that end at once let as many messages in; one wake-up is enough."""
     with worker_of(redis_server, threads) as world:
         for _ in range(3 * threads):
             send(world)
@@ -115,7 +116,7 @@ def test_several_ends_at_once_let_as_many_in(redis_server, redis_client, threads
 
 
 def test_a_message_that_comes_to_a_full_worker_waits_for_an_end(redis_server, redis_client):
-    """It stays in its list, where others find it."""
+    """A message for a full worker stays in its list, where other workers can read it."""
     with worker_of(redis_server, 1) as world:
         send(world)
         assert begun(world, 0)
@@ -126,18 +127,20 @@ def test_a_message_that_comes_to_a_full_worker_waits_for_an_end(redis_server, re
 
 
 def is_asked(redis_client):
-    """Whether Celery waits for an answer of Redis at this moment."""
+    """Return True if Celery has a blocking read open at Redis."""
     return any("b" in one["flags"] for one in redis_client.client_list())
 
 
 def test_a_driver_that_is_held_no_more_is_asked_for(redis_server, redis_client, monkeypatch):
-    """Its messages come while Redis is still asked for those of the others."""
+    """A released driver's messages are read, although
+    a blocking read of the other lists is open.
+    """
     monkeypatch.setattr("workers.cli.consumers.ASK_SECONDS", LONG)
     with worker_of(redis_server, 2, "a") as world:
         send(world, "drv.a")
         assert begun(world, 0)
         world.consumers.hold("a", is_full=True)
-        send(world)  # what asks for both lists has an answer, the next asks for one
+        send(world)  # this answers the read of both lists; the next read asks for one
         assert begun(world, 0, 1)
         world.work.end(0, 1)
         wait_until(lambda: is_asked(redis_client), SECONDS, "Redis is asked")

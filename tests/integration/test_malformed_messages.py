@@ -1,4 +1,4 @@
-"""Whatever stands in a Celery list, the worker that reads it lives and works on."""
+"""Malformed data in a Celery list does not stop the worker that reads it."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ MESSAGES = {
 
 
 class Worker:
-    """A worker as `csi-fleet worker` runs it, whose tasks only count."""
+    """Runs a worker as `csi-fleet worker` does, with tasks that only count."""
 
     def __init__(self, client):
         self._client = client
@@ -104,7 +104,7 @@ class Worker:
         self._client.lpush(name, *messages)
 
     def handles_all(self):
-        """Each message that was sent, and one more, was worked on or dropped."""
+        """Send one more message and assert that each message was worked on or dropped."""
         self.send(SYSTEM_QUEUE, json.dumps(GOOD))
         wait_until(
             lambda: len(self.done) + len(self.dropped) >= self.sent,
@@ -139,7 +139,7 @@ def worker(redis_server):
 @pytest.mark.parametrize("name", [SYSTEM_QUEUE, DRIVER_LIST])
 @pytest.mark.parametrize("what", MESSAGES)
 def test_a_malformed_message_ends_no_worker(worker, what, name):
-    """It is dropped, or makes a thread look for work once more."""
+    """A malformed message is dropped, or makes a thread check for work once more."""
     worker.send(name, MESSAGES[what])
     worker.handles_all()
 
@@ -154,7 +154,7 @@ def test_what_nobody_can_read_is_counted(worker, what):
 
 @pytest.mark.parametrize("what", ["tomorrow", "unknown task", "pickle", "a list"])
 def test_nothing_of_a_message_is_believed(worker, what):
-    """It says that work is due in its list, whatever else it holds."""
+    """A message only means that work is due in its list, whatever else it contains."""
     before = len(worker.done)
     worker.send(DRIVER_LIST, MESSAGES[what])
     worker.handles_all()

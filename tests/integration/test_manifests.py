@@ -1,4 +1,4 @@
-"""k8s/: rendered, and put before a real API server: schema, Pod Security, and sense."""
+"""The objects of k8s/ pass a real API server's schema and Pod Security, and are consistent."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def api(request):
 
 @pytest.fixture(scope="module")
 def restricted(api):
-    """A namespace that refuses every pod below the restricted level."""
+    """Make a namespace that refuses every pod below the restricted level."""
     name = f"manifests-{uuid.uuid4().hex[:8]}"
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     api.create(
@@ -68,7 +68,7 @@ def restricted(api):
 
 @pytest.mark.parametrize("path", BUILDS, ids=lambda path: path.name)
 def test_kubectl_renders_the_same(path):
-    """Our renderer is a stand-in; where kubectl is at hand it must agree, to the last field."""
+    """kubectl renders the same objects as the tests' own renderer, in every field."""
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         pytest.skip("no kubectl")
@@ -89,7 +89,10 @@ def identity(item):
 
 @ALL
 def test_api_server_accepts_every_object(api, restricted, objects):
-    """Server-side apply with strict validation: unknown and duplicate fields are errors."""
+    """The API server accepts all objects.
+
+    With strict validation, unknown and duplicate fields are errors.
+    """
     for item in objects:
         assert apply(api, item, restricted)["kind"] == item["kind"]
 
@@ -114,7 +117,7 @@ def apply(api, item, namespace):
 
 
 def test_strict_validation_finds_a_misspelt_field(api, restricted):
-    """The check itself can fail."""
+    """A misspelt field is refused, which proves that the check can fail."""
     item = copy.deepcopy(named(render(K8S / "base"), "Deployment", "watcher"))
     item["spec"]["template"]["spec"]["containers"][0]["readynessProbe"] = {}
     with pytest.raises(KubeApiError, match="readynessProbe"):
@@ -123,13 +126,15 @@ def test_strict_validation_finds_a_misspelt_field(api, restricted):
 
 @ALL
 def test_pods_meet_the_restricted_level(api, restricted, objects):
-    """Only a driver's own container may need more; it is taken out, the rest must pass."""
+    """All pods pass the restricted level without the
+    driver's own container, which may need more.
+    """
     for item in workloads(objects):
         assert pods_refused(api, restricted, item, without="driver") == ""
 
 
 def test_restricted_level_refuses_the_example_driver_of_the_sidecar_overlay(api, restricted):
-    """So the test above would notice a container that asks for too much."""
+    """The driver's container is refused, which proves that the test above can fail."""
     driver = named(render(K8S / "overlays/prod-sidecar"), "Deployment", "driver")
     assert "privileged" in pods_refused(api, restricted, driver, without="")
 
@@ -137,7 +142,7 @@ def test_restricted_level_refuses_the_example_driver_of_the_sidecar_overlay(api,
 def pods_refused(api, namespace, item, *, without):
     spec = copy.deepcopy(pod_spec(item))
     spec["containers"] = [one for one in spec["containers"] if one["name"] != without]
-    # What this namespace does not have: accounts, and priorities of the system.
+    # This namespace has neither the service accounts nor the system's priority classes.
     for absent in ("automountServiceAccountToken", "priorityClassName"):
         spec.pop(absent, None)
     spec["serviceAccountName"] = "default"
@@ -152,7 +157,10 @@ def pods_refused(api, namespace, item, *, without):
 
 @ALL
 def test_every_container_is_confined(objects):
-    """Read-only root, no capability, limits of memory, probes; tokens only where they are used."""
+    """Containers have a read-only root, no capabilities, memory limits and probes.
+
+    Only the containers that use the API server have a token.
+    """
     for item in workloads(objects):
         spec = pod_spec(item)
         for container in containers(item):
@@ -173,7 +181,10 @@ def test_every_container_is_confined(objects):
 
 @ALL
 def test_every_command_line_is_accepted_by_our_parser(objects, tmp_path):
-    """A flag that a release drops or renames fails here, not in a cluster."""
+    """csi-fleet accepts every command line of the manifests.
+
+    A flag that a release removes or renames fails here and not in a cluster.
+    """
     for item in workloads(objects):
         for container in containers(item):
             if container["image"].partition(":")[0] != "csi-fleet":
@@ -212,7 +223,7 @@ def test_what_pods_mount_exists_or_is_made_by_the_secrets_script(objects):
     ).stdout  # fmt: skip
     known = {(one["kind"], one["metadata"]["name"]) for one in yaml.safe_load_all(made)}
     known |= {(one["kind"], one["metadata"]["name"]) for one in objects}
-    # The certificates of the drivers' mutual TLS are the operator's.
+    # The operator makes the certificates of the drivers' mutual TLS.
     known.add(("Secret", "driver-tls"))
     for item in workloads(objects):
         for volume in pod_spec(item)["volumes"]:
@@ -223,14 +234,17 @@ def test_what_pods_mount_exists_or_is_made_by_the_secrets_script(objects):
             if "projected" in volume:
                 for source in volume["projected"]["sources"]:
                     given = source.get("configMap", {"optional": True})
-                    # Made by Kubernetes in each namespace.
+                    # Kubernetes makes this in each namespace.
                     known.add(("ConfigMap", "kube-root-ca.crt"))
                     assert given.get("optional") or ("ConfigMap", given["name"]) in known
             assert not volume.keys() & {"persistentVolumeClaim", "hostPath"}, volume
 
 
 def test_a_new_certificate_of_redis_is_of_the_same_authority(tmp_path):
-    """Rotation as docs/upgrade.md has it: clients need nothing, repeating changes nothing."""
+    """A new certificate of Redis has the same CA, so clients need no change (docs/upgrade.md).
+
+    Repeating the script changes nothing.
+    """
     script = ["sh", K8S / "make-secrets.sh", tmp_path]
     subprocess.run(script, check=True)
     first = {one.name: one.read_bytes() for one in tmp_path.iterdir()}
@@ -253,7 +267,7 @@ def secrets_folder(tmp_path_factory):
 
 @ALL
 def test_selectors_and_ports_meet(objects):
-    """Services, budgets and policies select the pods they are for."""
+    """Services, disruption budgets and network policies select existing pods."""
     pods = [one["spec"]["template"]["metadata"]["labels"] for one in workloads(objects)]
     for item in objects:
         selector = {
@@ -280,7 +294,7 @@ def test_redis_keeps_nothing_on_a_provisioned_volume():
 
 @pytest.mark.parametrize("overlay", ["prod-central", "prod-sidecar"])
 def test_an_external_redis_takes_the_place_of_ours(api, restricted, overlay, tmp_path):
-    """Nothing of ours is left, everybody speaks to the other one, and kubectl agrees."""
+    """Nothing of the shipped Redis remains, all pods use the external one, and kubectl agrees."""
     external = K8S / "components" / "external-redis"
     objects = accumulate(external, render(K8S / "overlays" / overlay))
     left = [
@@ -331,7 +345,9 @@ def test_prometheus_rule_is_the_alert_file():
 
 @pytest.mark.parametrize("overlay", ["prod-central", "prod-sidecar", "prod-node"])
 def test_watchers_and_workers_are_scraped_and_may_be(overlay):
-    """Wherever they run: a metrics Service selects them, the monitor and a policy let it in."""
+    """In each overlay a metrics Service selects watchers
+    and workers, and the monitor and a policy include them.
+    """
     objects = render(K8S / "overlays" / overlay)
     monitor = named(objects, "ServiceMonitor", "csi-fleet")["spec"]
     assert monitor["namespaceSelector"] == {"any": True}
@@ -365,7 +381,7 @@ def test_watchers_and_workers_are_scraped_and_may_be(overlay):
 
 @ALL
 def test_copies_are_spread_and_guarded(objects):
-    """More than one copy: apart from each other, and a drain takes one at a time."""
+    """Several replicas have anti-affinity, and a drain evicts one of them at a time."""
     for item in workloads(objects):
         if item["spec"].get("replicas", 1) < 2:
             continue
@@ -385,7 +401,10 @@ def test_copies_are_spread_and_guarded(objects):
 
 
 def test_autoscaler_names_a_metric_that_exists():
-    """A renamed metric would leave the number of workers as it is for ever."""
+    """The autoscaler names an existing metric.
+
+    With a wrong name, the number of workers would never change.
+    """
     hpa = named(render(K8S / "overlays/prod-central"), "HorizontalPodAutoscaler", "worker")
     name = hpa["spec"]["metrics"][0]["external"]["metric"]["name"].removesuffix("_max")
     families = LaneCollector(lambda: {"claims|x": Lane()}).collect()

@@ -1,7 +1,7 @@
-"""Ten thousand malformed messages over every Celery list and channel: all processes live (SEC2-3).
+"""Ten thousand malformed messages in every Celery list and channel end no process.
 
-Each is written by a Redis user that may write there, and read by real processes: two workers and
-Flower. `FUZZ_SEED` repeats a run, `FUZZ_MESSAGES` asks for another number.
+A Redis user with write permission sends each message, and real processes read it: two workers and
+Flower. `FUZZ_SEED` repeats a run, and `FUZZ_MESSAGES` sets the number of messages.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from workers.queue.names import celery_queue
 MESSAGES = int(os.environ.get("FUZZ_MESSAGES", "10000"))
 DRIVER = "victim.example.org"
 ASKER = str(uuid.uuid4())
-# A worker as `csi-fleet worker` runs Celery, with tasks that say for which list they ran.
+# A worker that runs Celery as `csi-fleet worker` does, with tasks that print the list they ran for.
 WORKER = """\
 import sys
 from workers.app import make_app
@@ -90,7 +90,7 @@ JUNK = (
 
 
 def places(value, path=()):
-    """Every place in a message, its root included."""
+    """Yield the path of every value in a message, including its root."""
     yield path
     if isinstance(value, dict | list):
         for name, one in value.items() if isinstance(value, dict) else enumerate(value):
@@ -98,7 +98,7 @@ def places(value, path=()):
 
 
 def changed(chance, message):
-    """The message with something else, or nothing, at some of its places."""
+    """Return the message with some values replaced or removed."""
     message = json.loads(json.dumps(message))
     for _ in range(chance.choice((1, 1, 2, 5))):
         path = chance.choice(list(places(message)))
@@ -118,7 +118,7 @@ def changed(chance, message):
 
 
 def spoilt(chance, raw):
-    """The bytes cut, changed, doubled or in another encoding."""
+    """Return the bytes cut, changed, doubled or in another encoding."""
     at = chance.randrange(len(raw) + 1)
     return chance.choice((
         lambda: raw[:at],
@@ -133,12 +133,12 @@ def spoilt(chance, raw):
 
 
 def text(message):
-    """As JSON, with what JSON has no word for."""
+    """Return the message as JSON; other types become text."""
     return json.dumps(message, default=str).encode(errors="surrogatepass")
 
 
 def wire(chance, body):
-    """One malformed message, as it stands in a list or goes over a channel."""
+    """Return one malformed message in the format of a list or channel."""
     inside = text(changed(chance, body)) if chance.random() < 0.5 else text(body)
     inside = spoilt(chance, inside) if chance.random() < 0.3 else inside
     message = {**TICKET, "body": b64encode(inside).decode()}
@@ -178,7 +178,7 @@ def world(redis_binary, tmp_path_factory):
 
 
 def senders(world, chance):
-    """How each list and channel is written to, by a user who may."""
+    """Return functions that write to each list and channel as a user with that permission."""
     beat, foreign, flower, broker = map(
         world.server.client, ("beat", DRIVER_BROKER, "flower", "broker")
     )
@@ -208,7 +208,7 @@ def test_whatever_is_sent_every_process_lives_and_works_on(world):
     for number in range(MESSAGES):
         ways[number % len(ways)]()
         if number % 1000 == 0:
-            with suppress(Exception):  # it reads answers that are made up
+            with suppress(Exception):  # the control client reads forged replies
                 answering(world)
             assert alive(world), f"after {number} messages"
     lists = (SYSTEM_QUEUE, celery_queue(DRIVER))
@@ -231,23 +231,23 @@ def test_whatever_is_sent_every_process_lives_and_works_on(world):
 
 
 def ran(world):
-    """How many messages of each list a worker worked on."""
+    """Return the number of messages per list that the workers have worked on."""
     logs = [(world.folder / f"{name}.log").read_text(errors="replace") for name in WORKERS]
     lines = (line for log in logs for line in log.splitlines())
     return Counter(line.removeprefix("ran ") for line in lines if line.startswith("ran "))
 
 
 def answering(world):
-    """The workers that answer a question."""
+    """Return the workers that reply to a ping."""
     return {*(world.app.control.inspect(timeout=1).ping() or ())}
 
 
 def alive(world):
-    """Whether no process has ended."""
+    """Return True if all processes are running."""
     return all(one.is_running() for one in (*world.workers.values(), world.flower))
 
 
 def shown(world):
-    """The workers that Flower knows."""
+    """Return the workers that Flower shows."""
     answer = requests.get(world.page, params={"refresh": 1}, auth=("a", "secret"), timeout=10)
     return {*answer.json()}

@@ -1,4 +1,4 @@
-"""Where messages go: straight to the list of their driver, which only its workers read."""
+"""Messages go directly to the list of their driver, and only the driver's workers read it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from workers.queue.names import celery_queue
 
 
 def test_each_driver_has_a_list_of_its_own(redis_server, redis_client):
-    """A message in the common list would reach workers that do not serve its driver."""
+    """Each driver has its own list.
+
+    In a common list, a message would reach workers that do not serve its driver.
+    """
     settings = parse("watcher", [f"--redis-url={redis_server.unix_url}"], {})
     app = make_app(settings)
     publisher(app)([celery_queue("one"), celery_queue("two")])
@@ -28,7 +31,7 @@ def test_each_driver_has_a_list_of_its_own(redis_server, redis_client):
 
 
 def test_messages_are_sent_again_over_a_new_connection(redis_binary, tmp_path):
-    """A Redis that was restarted meanwhile gets them, by the same producer."""
+    """After a restart of Redis, the same producer sends the messages again."""
     lists = [celery_queue("one"), celery_queue("two")]
     server = RedisServer(redis_binary, tmp_path).start()
     app = make_app(parse("watcher", [f"--redis-url={server.url}"], {}))
@@ -52,7 +55,9 @@ def test_messages_are_sent_again_over_a_new_connection(redis_binary, tmp_path):
 def test_a_channel_that_is_closed_while_it_sends_is_an_error_of_redis(
     redis_server, redis_client, monkeypatch
 ):
-    """kombu then fails with an AttributeError, because the channel has no connection any more."""
+    """A channel that is closed while it sends is an error of Redis. kombu raises AttributeError,
+    because the channel no longer has a connection.
+    """
     app = make_app(parse("watcher", [f"--redis-url={redis_server.unix_url}"], {}))
     publish, put = publisher(app), Channel._put
 
@@ -71,10 +76,10 @@ def test_a_channel_that_is_closed_while_it_sends_is_an_error_of_redis(
 
 
 def test_a_message_in_hand_does_not_outlive_its_connection(redis_binary, tmp_path, monkeypatch):
-    """What Celery does after a cut: a message in hand must not end the worker.
+    """After a lost connection, Celery must not end the worker because of a message it holds.
 
-    The transport would give it back, through the connection that just went. Messages are never
-    given back and leave no copy: the sweep wakes the list again.
+    The transport would return the message through the connection that was lost. csi-fleet never
+    returns messages and keeps no copy: the sweep wakes the list again.
     """
 
     def gone(_connection):

@@ -1,4 +1,4 @@
-"""A command that waits says on what, and Ctrl-C at any moment leaves no traceback."""
+"""A command that waits shows the reason, and Ctrl-C at any moment causes no traceback."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from workers.config.flags import Command
 from workers.config.settings import RedisSettings, Settings
 from workers.kube import paths
 
-# Says when it begins to load what a command needs; before, only Python itself runs.
+# Prints a line when it begins to load the command's modules; before that only Python itself runs.
 PROGRAM = """
 import signal, sys, workers.entry
 
@@ -37,7 +37,7 @@ sys.exit(workers.entry.main())
 
 @pytest.fixture
 def silent():
-    """The URL of a Redis that takes connections and never answers."""
+    """Return the URL of a Redis that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0), backlog=50) as server:
         yield f"redis://127.0.0.1:{server.getsockname()[1]}/0"
 
@@ -65,7 +65,9 @@ def test_a_redis_that_hangs_is_named_at_two_seconds_and_given_up_soon(silent):
 
 @pytest.mark.parametrize("seconds", [0.0, 0.1, 0.2, 0.4, 0.8, 1.6])
 def test_ctrl_c_leaves_no_traceback(silent, seconds):
-    """While modules load, while it connects, while it waits."""
+    """Ctrl-C leaves no traceback while modules load,
+    while the command connects, and while it waits.
+    """
     with start("status", f"--redis-url={silent}") as process:
         assert process.stdout.readline() == "begun\n"
         time.sleep(seconds)
@@ -83,10 +85,10 @@ def test_ctrl_c_leaves_no_traceback(silent, seconds):
     ],
 )
 def test_explain_says_what_the_api_server_knows(silent, capsys, storage_class, cause, said):
-    """Redis hangs: within three seconds all that needs no Redis."""
+    """While Redis hangs, the command shows everything that needs no Redis within three seconds."""
     api = cluster("d")
     claim = api.of(paths.CLAIMS, "own", "team")
-    claim["metadata"]["uid"] = "u2"  # there is no volume of it
+    claim["metadata"]["uid"] = "u2"  # no volume belongs to it
     api.add(paths.CLAIMS, claim | {"spec": {"storageClassName": storage_class}})
     event = {"involvedObject": {"uid": "u2"}, "type": "Warning", "message": "rpc error: no room"}
     api.add(paths.EVENTS, {"metadata": {"name": "e", "namespace": "team"}, **event})

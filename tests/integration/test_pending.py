@@ -1,4 +1,4 @@
-"""`csi-fleet pending`: all that waits, by cause, over a real Redis."""
+"""`csi-fleet pending` shows all waiting work by cause, with a real Redis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Redis as shipped, with TLS and one user per component: enough for all work, and no more."""
+"""Redis as shipped, with TLS and a user per component: the permissions suffice and are minimal."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def kubeconfig(request):
 
 @pytest.fixture(scope="module")
 def parts(server, kubeconfig, tmp_path_factory):
-    """Every component under its own user, over one driver."""
+    """Run every component with its own Redis user, for one driver."""
     with (
         DirectoryDriver() as driver,
         Components(tmp_path_factory.mktemp("parts"), server) as parts,
@@ -55,7 +55,7 @@ def parts(server, kubeconfig, tmp_path_factory):
 
 
 def test_claims_are_bound_and_volumes_deleted(server, parts, kubeconfig):
-    """The whole flow, the loss of all data and a killed worker included."""
+    """Claims are bound and volumes deleted, through a loss of all data and with a killed worker."""
     with KubeApi(kubeconfig) as api:
         scene = Scene(api)
         try:
@@ -66,7 +66,7 @@ def test_claims_are_bound_and_volumes_deleted(server, parts, kubeconfig):
             assert server.denials() == []
             with server.client("operator") as client:
                 client.flushall()
-            # RedBeat ends when its lock is gone; an orchestrator starts it again.
+            # RedBeat ends when it loses its lock; an orchestrator starts it again.
             parts.stop("beat")
             parts.start("beat")
             parts.processes["worker-2"].kill()
@@ -109,7 +109,7 @@ def test_flower_sees_workers_and_tasks(server, parts):
 
 @pytest.mark.parametrize("task", ["system.tick", "claims.sync", "celery.accumulate"])
 def test_who_may_add_a_tick_reaches_no_other_list(server, parts, task):
-    """With a tick, one that fails, or a task of Celery's own: what follows it is not sent."""
+    """A tick, a failing task and a task of Celery itself send no follow-up task."""
     victim = f"{CELERY_QUEUE_PREFIX}victim.{task}"
     app = make_app(parse(Command.BEAT, server.login("beat"), {}))
     then = app.signature("claims.sync", options={"queue": victim})
@@ -117,13 +117,16 @@ def test_who_may_add_a_tick_reaches_no_other_list(server, parts, task):
     app.close()
     with server.client("operator") as client:
         wait_until(lambda: not client.llen(SYSTEM_QUEUE), 30, "a worker took it")
-        # A worker that has answered a later tick is done with the one before.
+        # A worker that has answered a later tick has finished the earlier one.
         time.sleep(1)
         assert not client.exists(victim)
 
 
 def test_beat_keeps_and_gives_back_its_lock(server):
-    """It does so first a minute after it started, when a right that lacks ends it."""
+    """Beat can extend and release its lock.
+
+    It first does so after a minute, when a missing permission would end it.
+    """
     with server.client("beat") as client:
         client.set("redbeat::lock", "token")
         assert beat.extend(["redbeat::lock"], ["token", 60_000], client) == 1
@@ -157,6 +160,6 @@ def test_settings_keep_queues_from_being_evicted(server):
 
 
 def clear(server):
-    """Refusals on purpose are not the component's."""
+    """Clear Redis' log of denials that a test caused on purpose."""
     with server.client("tester") as client:
         client.acl_log_reset()

@@ -1,4 +1,4 @@
-"""One attacker per finding, with the real credentials of a component, at Redis 7 as shipped."""
+"""Each test is one attack with a component's real credentials, on Redis 7 as shipped."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def server(redis_binary, tmp_path_factory):
 
 @pytest.fixture
 def store(server):
-    """A worker's view, with its key."""
+    """Return the record store of a worker, with the worker's signing key."""
     with server.client("operator") as client:
         client.flushall()
     key = (server.secrets / "records-key").read_text()
@@ -43,7 +43,7 @@ def store(server):
 
 
 def both(store, name):
-    """Intent and unsaved PV as a worker believes them."""
+    """Return intent and unsaved PV as a worker accepts them."""
     return store.get(name), store.all_pvs().get(name)
 
 
@@ -88,8 +88,8 @@ def test_sec2_a_workers_record_of_another_volume_is_not_believed(server, store):
 NEIGHBOUR = "other.example.org"
 VICTIM = Key("claims", NEIGHBOUR, "default/theirs", "u9")
 ON_HAND, EPOCH = "seal:default:{}", "epoch"
-# Every function of ours that touches a record, with the victim's key or driver, under a lease that
-# the attacker has: a lease it may write, since all drivers share the hash.
+# Every script that touches a record, called for the victim's key or driver under a forged lease.
+# The attacker can write that lease, because all drivers share the hash.
 SPOILING = {
     "begin": (NEIGHBOUR, VICTIM.record_name, ON_HAND, "", "", "", 10**6),
     "created": (NEIGHBOUR, VICTIM.record_name, ON_HAND, ON_HAND, "", "", ""),
@@ -129,14 +129,14 @@ FILLED = {
 
 
 def records_of(client, driver):
-    """All that is kept of a driver, by key."""
+    """Return all data that Redis has for a driver, by key."""
     keys = [key for one in RECORDS for key in sorted(client.scan_iter(f"{one.full}{driver}*"))]
     return {key: client.dump(key) for key in keys}
 
 
 @pytest.fixture
 def neighbour(server, store):
-    """A driver with a record of each type, of which one key is leased by process `p`."""
+    """Make a driver with a record of each type; process `p` has the lease of one of its keys."""
     with server.client("tester") as client:
         for one in RECORDS:
             after = f"|{VICTIM.record_name}" if one.name == "saved" else ""
@@ -154,7 +154,7 @@ def epoch(client):
 def test_the_worker_beside_one_driver_reaches_no_record_of_another_by_our_functions(
     server, neighbour, script
 ):
-    """SEC2-1 (c): Redis itself refuses, with the rights of the user who calls the function."""
+    """Redis itself refuses the access, with the permissions of the user who calls the function."""
     before = records_of(neighbour, NEIGHBOUR)
     assert len(before) == len(RECORDS)
     if script == "take":
@@ -173,7 +173,7 @@ def test_the_worker_beside_one_driver_reaches_no_record_of_another_by_our_functi
 
 
 def bodies(text, pattern):
-    """The functions of a Lua file by name; comments are left out."""
+    """Return the functions of a Lua file by name, without comments."""
     code = "\n".join(one for one in text.splitlines() if not one.lstrip().startswith("--"))
     return dict(re.findall(pattern, code, re.DOTALL | re.MULTILINE))
 
@@ -225,7 +225,10 @@ def test_sec6_the_operator_cannot_give_itself_more(server):
 
 
 def test_records_outlive_a_restart(server, store):
-    """What a function or a transaction wrote too, though nobody may log in as the default user."""
+    """Records survive a restart, also writes by functions and transactions.
+
+    Nobody can log in as `default`.
+    """
     store.created("pvc-u1", INTENT, EVIL)
     server.stop()
     server.serve()

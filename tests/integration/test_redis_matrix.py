@@ -1,6 +1,6 @@
-"""Every user of the shipped ACL tries every key and every command class: docs/security.md's matrix.
+"""Every user of the shipped ACL tries every key and command class of the table in docs/security.md.
 
-Asked of a real Redis 7 by ACL DRYRUN, which decides as the command itself would be decided.
+A real Redis 7 answers ACL DRYRUN, with the same decision as for the command itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ USERS = [
     "replication",
 ]
 OTHER = "other.example.org"
-# Names that a careless pattern would take for this driver's: a prefix, a suffix, its neighbours.
+# A careless pattern would match these names for the driver: names with a common prefix or suffix.
 FOREIGN_NAMES = [
     OTHER,
     f"{OTHER}@node",
@@ -48,7 +48,8 @@ WRITES = {
     "zset": "ZADD {} 1 x",
     "list": "RPUSH {} x",
 }
-# What a user may do of all that Redis calls dangerous, administration or scripting.
+# The commands that each user may run, of those that Redis calls dangerous, administration or
+# scripting.
 ALLOWED = {
     "watcher": {"info", "fcall"},
     "worker": {"info", "fcall"},
@@ -56,7 +57,7 @@ ALLOWED = {
     "viewer": {"info", "fcall"},
     "operator": {"info", "fcall", "flushall", "flushdb"},
     "setup": {"function|load"},
-    # What sentinels do with a server, and replicas with their master.
+    # Sentinels send these commands to a server, and replicas send them to their master.
     "replication": {
         *("replicaof", "slaveof", "psync", "replconf", "role", "info"),
         *("config|rewrite", "client|kill", "script|kill"),
@@ -66,7 +67,7 @@ ALLOWED = {
 
 @pytest.fixture(scope="module")
 def tester(redis_binary, tmp_path_factory):
-    """Redis as shipped, and a login that may ask."""
+    """Start Redis as shipped and return a client that is allowed to run ACL DRYRUN."""
     server = SecureRedis(redis_binary, tmp_path_factory.mktemp("redis")).start()
     with server.client("tester") as client:
         yield client
@@ -74,13 +75,13 @@ def tester(redis_binary, tmp_path_factory):
 
 
 def may(tester, user, command):
-    """Whether Redis would run the command for the user."""
+    """Return True if Redis would run the command for the user."""
     answer = tester.execute_command("ACL", "DRYRUN", user, *command.split())
     return answer in {b"OK", "OK", True}
 
 
 def expected(user, entry, name):
-    """By the tables that users.acl and the page are written from."""
+    """Return the access by the tables that generate users.acl and the page."""
     if user in {"probe", "setup", "replication"}:
         return ""
     if user != DRIVER_USER:
@@ -111,7 +112,10 @@ def test_every_key_is_open_to_those_of_the_matrix_and_closed_to_all_others(teste
 
 @pytest.mark.parametrize("user", USERS)
 def test_what_the_release_before_kept_is_a_watchers_to_move(tester, user):
-    """One hash for all drivers: with it each driver's worker would have all records."""
+    """Only the watcher and the operator can access the former hashes.
+
+    One hash had the records of all drivers, so a driver's worker must not read it.
+    """
     rights = {name: "r" if name == "unsaved" else "rw" for name in FORMER}
     expected = {"watcher": rights, "operator": dict.fromkeys(FORMER, "rw")}.get(user, {})
     for name in FORMER:
@@ -126,7 +130,7 @@ FOREIGN = f"{CELERY_QUEUE_PREFIX}{OTHER}"
 ANSWERS = "0aaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee.reply.celery.pidbox"
 BROKERS = {"broker", DRIVER_BROKER}
 OTHERS = {
-    # command: users who may
+    # command: users who may run it
     f"BRPOP {MESSAGES} 1": {*BROKERS, "operator"},
     f"BRPOP {MESSAGES}@node 1": {*BROKERS, "operator"},
     f"BRPOP {MESSAGES}#csi-attacher 1": {*BROKERS, "operator"},
@@ -147,7 +151,7 @@ OTHERS = {
     f"EXPIRE {ANSWERS} 10": {*BROKERS, "operator"},
     f"BRPOP {ANSWERS} 1": {*BROKERS, "flower", "operator"},
     "LPUSH x.pidbox x": {"operator"},
-    # From there a worker would send what is written as a message of its own.
+    # a worker would send an entry of this hash as a message of its own
     "HSET unacked x y": {"operator"},
     "GET something": {"operator"},
     "SET something x": {"operator"},
@@ -164,7 +168,7 @@ def test_what_is_not_ours_or_not_a_key(tester, command):
 
 
 def test_flower_stores_nothing(tester):
-    """No command that it may give takes room in Redis, so it cannot fill it."""
+    """Flower has no command that needs memory in Redis, so it cannot fill Redis."""
 
     def texts(found):
         return {one if isinstance(one, str) else one.decode() for one in found}
@@ -178,7 +182,7 @@ def test_flower_stores_nothing(tester):
 
 
 def commands(tester):
-    """All commands that administrate, endanger or run code: name and least number of arguments."""
+    """Return all commands that administrate, endanger or run code, with their minimal arity."""
     names = set()
     for category in ("admin", "dangerous", "scripting"):
         names |= {one if isinstance(one, str) else one.decode() for one in tester.acl_cat(category)}

@@ -1,4 +1,4 @@
-"""k8s/components/redis-sentinel: its scripts as real processes, what its manifests say."""
+"""k8s/components/redis-sentinel: its scripts run as real processes, its manifests agree."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COUNT = 3
 
 @dataclass
 class Nodes:
-    """Three servers and three sentinels as the pods start them, on loopback."""
+    """Three servers and three sentinels on loopback, started as the pods start them."""
 
     binary: str
     directory: Path
@@ -41,7 +41,7 @@ class Nodes:
 
     @property
     def settings(self) -> RedisSettings:
-        """As a worker has them."""
+        """Return a worker's settings."""
         hosts = ",".join(f"localhost:{port}" for port in self.sentinels)
         return RedisSettings(
             url=f"sentinel://{hosts}/csi-fleet?ssl_ca_certs={self.secrets / 'ca.crt'}",
@@ -72,7 +72,7 @@ class Nodes:
         self._start(f"sentinel-{number}", data, ["start-sentinel.sh"], self.sentinels[number])
 
     def master(self) -> int:
-        """Number of the node that is the master, as the sentinels say."""
+        """Return the number of the node that the sentinels name as master."""
         script = COMPONENT / "redis" / "ask-sentinels.sh"
         found = subprocess.run(
             ["sh", script, self._config(0), self.secrets, "get-master-addr-by-name"],
@@ -84,7 +84,7 @@ class Nodes:
         return self.ports.index(int(found.rpartition(":")[2]))
 
     def is_complete(self) -> bool:
-        """Whether every sentinel knows the others and both replicas, which takes 10 s."""
+        """Return True if every sentinel knows the others and both replicas, which takes 10 s."""
         settings = self.settings
         for port in self.sentinels:
             with redis.Redis(
@@ -123,7 +123,7 @@ class Nodes:
         )
 
     def _config(self, number: int) -> Path:
-        """The base's folder, with paths of this machine."""
+        """Copy the base's folder and adapt its paths to this machine."""
         folder = self.directory / f"config-{number}"
         if not folder.exists():
             shutil.copytree(BASE, folder)
@@ -147,7 +147,7 @@ class Nodes:
 
 @pytest.fixture
 def new_nodes(redis_binary, tmp_path):
-    """None of them has been started yet."""
+    """Return nodes that have not been started yet."""
     if not is_as_shipped(redis_binary):
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("needs Redis 7")
     nodes = Nodes(redis_binary, tmp_path)
@@ -165,7 +165,9 @@ def nodes(new_nodes):
 
 
 def test_the_first_node_of_all_waits_for_nobody(new_nodes):
-    """The sentinels are faster: they take it for the master, and it has no data yet."""
+    """The first node starts without a promotion, although
+    sentinels that run already name it as the master.
+    """
     new_nodes.make_secrets()
     for number in range(COUNT):
         new_nodes.start_sentinel(number)
@@ -184,13 +186,17 @@ def takes_writes(client, value):
 
 
 def test_a_worker_writes_over_a_fail_over_and_the_dead_node_comes_back_empty(nodes):
-    """With the shipped users and TLS; the master's disk goes with its pod."""
+    """A worker's writes continue after a fail-over, and the dead node returns with an empty disk.
+
+    The test uses the shipped users and TLS.
+    """
     client = connect(nodes.settings.url_with_credentials())
     wait_until(lambda: takes_writes(client, "first"), 60, "a replica confirms the first write")
     before = nodes.master()
     wait_until(lambda: client.get("csifleet:epoch") == b"first", 10, "it is read")
     nodes.processes[f"node-{before}"].kill()
-    # Back at once, as by a kubelet, with an empty disk: it must not become the master again.
+    # The node restarts at once with an empty disk, as by a kubelet. It must not become master
+    # again.
     nodes.start_node(before, is_empty=True)
     wait_until(lambda: nodes.master() != before, 60, "another node is promoted")
     wait_until(lambda: takes_writes(client, "second"), 60, "the new master takes writes")
@@ -222,7 +228,9 @@ def test_a_sentinel_that_lost_its_disk_learns_the_master_from_the_others(nodes):
 
 @pytest.mark.parametrize("overlay", ["prod-central", "prod-sidecar"])
 def test_every_client_of_ours_asks_the_sentinels(overlay):
-    """The single Redis is gone; URL, user and password of the sentinels are there."""
+    """Every client uses the sentinels with their user
+    and password, and the single Redis is removed.
+    """
     objects = accumulate(COMPONENT, render(ROOT / "k8s" / "overlays" / overlay))
     kinds = {one["kind"] for one in objects if one["metadata"]["name"] == "redis"}
     assert kinds == {"StatefulSet", "PodDisruptionBudget", "NetworkPolicy"}

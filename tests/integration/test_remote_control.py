@@ -1,4 +1,4 @@
-"""Flower's Redis user and a real worker: what remote control reaches (SEC2-4)."""
+"""The access that remote control gives to Flower's Redis user, tested with a real worker."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def flower(server):
 
 
 def publish(client, method, reply_to, **arguments):
-    """What the wire holds, without kombu's own checks."""
+    """Publish a remote control message as it is on the wire, without kombu's own checks."""
     body = {
         "method": method, "arguments": arguments, "destination": None, "pattern": None,
         "matcher": None, "ticket": str(uuid.uuid4()), "reply_to": reply_to,
@@ -75,7 +75,7 @@ def publish(client, method, reply_to, **arguments):
 
 
 def test_flower_sees_workers(server, flower):
-    """Everything its pages show, and no command of it is refused."""
+    """Flower gets the data of all its pages, and Redis refuses none of its commands."""
     inspect = flower.control.inspect(timeout=10, destination=["w@h"])
     for question in ("stats", "active_queues", "registered", "active", "reserved", "conf"):
         assert "w@h" in getattr(inspect, question)(), question
@@ -83,7 +83,9 @@ def test_flower_sees_workers(server, flower):
 
 
 def test_flower_writes_no_key_through_a_worker(server, flower):
-    """Directly named, or by the table of an exchange, which no process reads."""
+    """Flower makes a worker write no key, named directly
+    or in an exchange's table, which no process reads.
+    """
     with server.client("flower") as client, server.client("tester") as all_keys:
         table = "_kombu.binding.reply.celery.pidbox"
         for key in KEYS:
@@ -97,7 +99,7 @@ def test_flower_writes_no_key_through_a_worker(server, flower):
 
 @pytest.mark.parametrize("user", ["broker", DRIVER_BROKER, "publisher", "beat", "flower"])
 def test_celerys_connections_reach_no_key_of_csi_fleet(server, user):
-    """Whatever a worker is talked into, Redis refuses it."""
+    """Celery's users can access no key of csi-fleet, whatever a message makes a worker do."""
     with server.client(user) as client, server.client("tester") as all_keys:
         for entry in NAMES.values():
             name = f"{entry.full}x" if entry.is_family else entry.full
@@ -115,7 +117,7 @@ def test_a_workers_celery_logs_in_as_that_user(server, flower):
 
 
 def test_questions_do_not_fill_redis(server, flower):
-    """Answers that nobody fetches: few, and gone by themselves."""
+    """Questions do not fill Redis: only a few unread replies remain, and they expire."""
     asked = 300
     with server.client("flower") as client, server.client("tester") as all_keys:
         for _ in range(asked):

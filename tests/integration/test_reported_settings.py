@@ -1,4 +1,4 @@
-"""What a worker tells about its settings holds no credential (SEC-1)."""
+"""The settings that a worker reports contain no credential."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ URLS = (
 @pytest.mark.parametrize("url", URLS)
 @pytest.mark.parametrize("command", ["worker", "watcher", "flower"])
 def test_no_setting_that_is_reported_holds_a_credential(command: str, url: str) -> None:
-    """Flower's Config tab, `GET /api/workers` and `inspect().conf()` answer with exactly this."""
+    """Flower's Config tab, `GET /api/workers` and `inspect().conf()` return these settings."""
     environ = {"CSI_FLEET_REDIS_PASSWORD": PASSWORD, "CSI_FLEET_REDIS_USERNAME": "worker"}
     app = make_app(parse(command, [f"--redis-url={url}"], environ))
 
     class State:
-        """As a worker's control panel has it."""
+        """Has the attribute of a worker's control state that the command reads."""
 
     State.app = app
     assert isinstance(app.conf, CelerySettings)

@@ -1,6 +1,7 @@
-"""Passwords, certificates and the authority of Redis change while work goes on: nothing fails.
+"""Passwords, certificates and the CA of Redis change while work continues, and no work fails.
 
-Redis as shipped; a queue with the worker's login, its own client, its heartbeat's and Celery's.
+Redis runs as shipped. The queue uses the worker's login for its own client, its heartbeat and
+Celery.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from workers.queue.names import celery_queue
 from workers.queue.seal import Seal
 from workers.queue.workqueue import WorkQueue
 
-# After so many claims all that wait are added again.
+# After this number of claims, all waiting claims are added again.
 RESYNC = 25
 
 
@@ -37,7 +38,7 @@ def server(redis_binary, tmp_path):
 
 
 class Load:
-    """Claims are added and worked on without a pause, as watcher and worker do it."""
+    """Adds claims and works on them without a pause, as the watcher and a worker do."""
 
     def __init__(self, settings):
         redis = settings.redis
@@ -75,7 +76,7 @@ class Load:
         self.app.close()
 
     def add(self):
-        """As the watcher: what Redis lost is added again, by its outbox and its resync."""
+        """Add claims as the watcher does: its outbox and its resync add lost claims again."""
         while not self.stopped.wait(0.02) or self.waiting:
             if not self.stopped.is_set():
                 self.waiting.add(key_of(self.added))
@@ -87,7 +88,7 @@ class Load:
 
     def work(self):
         while not self.stopped.is_set() or self.waiting:
-            # Whatever stands in Celery's list is fetched, as by a worker.
+            # The messages in Celery's list are removed, as by a worker that reads them.
             with suppress(QueueUnavailable), redis_errors():
                 self.queue.pump(period_seconds=0)
                 self.client.delete(celery_queue("d"))
@@ -98,7 +99,7 @@ class Load:
                     self.waiting.discard(lease.key)
 
     def goes_on(self, what):
-        """Twenty more claims are worked on from now."""
+        """Wait until twenty more claims are done."""
         target = self.done + 20
         wait_until(lambda: self.done >= target, 120, f"work goes on after {what}")
 
@@ -117,7 +118,7 @@ def connections(server):
 
 
 def test_a_password_changes_while_redis_takes_both(server):
-    """As two lines of its file: Redis takes each of them, clients use the first one."""
+    """Redis accepts both passwords of a user's file, while clients use the first line."""
     file, old = server.secrets / "worker", server.password("worker")
     with Load(settings_of(server)) as load, server.client("tester") as admin:
         load.goes_on("the start")
@@ -133,7 +134,11 @@ def test_a_password_changes_while_redis_takes_both(server):
 
 
 def test_redis_starts_anew_with_another_password_and_authority(server):
-    """Nobody is told: the next connection reads both anew. The records key stays."""
+    """A restart of Redis with another password and CA needs no change of clients: the next
+    connection reads both files again.
+
+    The signing key stays.
+    """
     with Load(settings_of(server)) as load:
         load.goes_on("the start")
         for name in ("worker", "ca.crt", "ca.key", "tls.crt", "tls.key"):
@@ -149,7 +154,9 @@ def test_redis_starts_anew_with_another_password_and_authority(server):
 
 
 def test_every_line_of_a_password_file_is_taken_by_redis(server):
-    """prepare.sh: so the two sides need not change at one moment."""
+    """prepare.sh gives Redis every password of a file, so
+    servers and clients need not change at the same moment.
+    """
     (server.secrets / "worker").write_text("one\ntwo\n")
     server.stop()
     server.serve()

@@ -1,4 +1,4 @@
-"""`csi-fleet support-bundle`: what helps to find a fault, and no login wherever one was planted."""
+"""`csi-fleet support-bundle` contains the data to find a fault, and no credentials."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def test_it_says_what_waits_and_why(world, capsys):
 
 
 def test_no_login_is_in_it_wherever_one_was_planted(world, capsys):
-    """In a driver's answer, a reason, an object of a tenant, a class, our own login."""
+    """The bundle has no credential of a driver's error, a
+    reason, a tenant's object, a class or csi-fleet's login.
+    """
     errors = [
         f"rpc error: code = Internal desc = login admin:{PLANTED}@array failed",
         f"https://admin:{PLANTED}@array.example.org/api password={PLANTED}",
@@ -144,7 +146,9 @@ def test_what_a_person_needs_stays(text):
     "piece", ["key.", "key", "a.", "://", '\\"', "-----BEGIN ", "aA1", "x:", "-key ", 'key="\\']
 )
 def test_a_driver_s_text_is_searched_in_a_moment_however_it_is_made(piece):
-    """Steps grow with the text's length, not with its square: ten times as much in 30 times."""
+    """The search for credentials takes time in proportion to the
+    text's length: at most 30 times as long for tenfold text.
+    """
     took = []
     for length in (800, 8_000):
         text = piece * (length // len(piece))

@@ -1,4 +1,4 @@
-"""What the operators' commands read from Redis and write to it."""
+"""Operators' commands read from Redis and write to Redis."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HELD = migrate.Holders({"csi-provisioner": "ns/pod"}, {})
 
 
 class World:
-    """A cluster with a claim of the first driver, and the Redis of a system that serves two."""
+    """A cluster with a claim of the first driver, and the Redis of a system with two drivers."""
 
     def __init__(self, client, url):
         self.driver, self.api = DRIVERS[0], cluster(DRIVERS[0])
@@ -68,12 +68,12 @@ class World:
         return Key(kind, driver or self.driver, CLAIM, "u1")
 
     def wait_for_room(self, key):
-        """The key waits, and nobody took it."""
+        """Add a key that waits, because no worker takes it."""
         self.queue.set_limits(key.lane, 1)
         self.queue.add([key])
 
     def fail(self, key, why):
-        """One attempt of a key fails."""
+        """Fail one attempt of a key."""
         self.wait_for_room(key)
         self.queue.fail(take(self.queue, key), base_seconds=100, cap_seconds=100, memo=why)
 
@@ -84,7 +84,7 @@ def world(redis_client, redis_server):
 
 
 def states(words, tools):
-    """What `explain` found in Redis of keys that wait, run or come again."""
+    """Return the states of waiting, running and retried keys that `explain` finds in Redis."""
     word, name = words.split()
     noun = nouns.find(word)
     namespace, _, short = name.rpartition("/")
@@ -102,7 +102,7 @@ def states(words, tools):
     ],
 )
 def test_explain_reads_the_driver_s_own_redis(world, words, kind, name, uid):
-    """A key that waits is seen there, by every controller's own way to its driver."""
+    """A waiting key is found by each controller's own rule for its driver."""
     if uid is None:
         resource = paths.ATTACHMENTS if kind == "attachments" else paths.SNAPSHOT_CONTENTS
         if kind == "contents":
@@ -126,7 +126,8 @@ def test_explain_counts_processes(world):
 
 def test_retry_adds_the_key_where_its_driver_is(world, capsys):
     world.fail(world.key(), "{}")
-    world.client.delete(f"csifleet:woken:drv.{world.driver}")  # as a worker does that was woken
+    # a worker does this when a message wakes it
+    world.client.delete(f"csifleet:woken:drv.{world.driver}")
     assert retry.run(world.tools(Command.RETRY, "pvc", CLAIM)) == 0
     assert "has been queued" in capsys.readouterr().out
     client = world.client
@@ -135,7 +136,7 @@ def test_retry_adds_the_key_where_its_driver_is(world, capsys):
 
 
 def items(capsys):
-    """What a list says to programs."""
+    """Return the items of a list's JSON output."""
     return json.loads(capsys.readouterr().out)["items"]
 
 
@@ -180,7 +181,7 @@ def test_drain_waits_for_what_runs_in_the_driver_s_redis(world, capsys):
 
 
 def test_a_class_is_paused(world, capsys, monkeypatch):
-    """Classes are the cluster's: no command has to know whose driver one names."""
+    """A class is paused and resumed without a driver, because classes belong to the cluster."""
     monkeypatch.setattr(pause.time, "sleep", lambda _: None)
     assert pause.run(world.tools(Command.PAUSE, storage_class="one", reason="why")) == 0
     assert world.client.hget("csifleet:pauses", "class one").endswith(b" why")
@@ -203,7 +204,10 @@ def test_status_shows_all_drivers_and_adds_up(world, capsys):
 
 
 def test_status_tells_no_limit_from_a_limit_of_none(world, capsys):
-    """Nobody declared a limit for the changes of a driver that cannot resize: none is not 0."""
+    """A missing limit is shown as "-" and not as 0.
+
+    No worker declares a limit for changes if the driver cannot resize.
+    """
     world.wait_for_room(world.key())
     world.queue.add([world.key("changes")])
     status_command.run(world.tools(Command.STATUS, output="json"))
@@ -216,7 +220,9 @@ def test_status_tells_no_limit_from_a_limit_of_none(world, capsys):
 
 
 def test_who_works_is_not_missed_right_after_a_loss_of_data(world, capsys, monkeypatch):
-    """Watchers and workers say within seconds again that they live; nobody has to look."""
+    """Right after a loss of data, status reports no missing
+    watcher, because processes register again within seconds.
+    """
     world.client.delete("csifleet:presence")
     tools = world.tools(Command.STATUS)
     age = read_age(world.client)
@@ -265,7 +271,10 @@ def test_dry_run_takes_the_catalog(world, monkeypatch, capsys):
 
 
 def test_audit_knows_the_attempts(world, monkeypatch, capsys):
-    """An attempt in another Redis would make a volume that is being created look leaked."""
+    """audit reads the attempts of the driver's Redis.
+
+    Otherwise a volume whose attempt is in flight would look leaked.
+    """
     record = {"driver": world.driver, "key": world.key().text, "since": time.time()}
     world.client.hset(f"csifleet:intents:{world.driver}", "pvc-u1", json.dumps(record))
     client = SimpleNamespace(list_volumes=lambda **_: [], close=lambda: None)
@@ -285,7 +294,9 @@ def test_migrate_finds_who_serves_the_driver(world):
 
 
 def test_audit_begins_no_life_of_a_redis(world):
-    """It only compares: nothing is written into a Redis that was just emptied."""
+    """audit begins no epoch: it only compares, so it
+    writes nothing into a Redis that was just emptied.
+    """
     world.client.flushdb()
     tools = world.tools(Command.AUDIT)
     before = audit.read_life(tools.redis)
@@ -295,7 +306,10 @@ def test_audit_begins_no_life_of_a_redis(world):
 
 
 def test_beat_is_known_by_its_tick(world, capsys):
-    """Beat may write nothing here; the worker that gets its tick does."""
+    """status and doctor find beat by its tick.
+
+    Beat itself writes no presence; the worker that receives its tick does.
+    """
     before = Presence(world.client).alive()
     tick(world.queue, SimpleNamespace(tick=lambda: None))
     assert Presence(world.client).alive() == before
@@ -306,7 +320,7 @@ def test_beat_is_known_by_its_tick(world, capsys):
 
 
 def test_failed_takes_the_namespace_by_flag_too(world, capsys):
-    """`-n` and the argument mean the same."""
+    """`failed` accepts the namespace by `-n` and as an argument."""
     world.fail(world.key(), "disk on fire")
     for arguments, tool in (((), {"namespace": "nowhere"}), (("nowhere",), {})):
         assert failed.run(world.tools(Command.FAILED, *arguments, **tool)) == 0
@@ -317,7 +331,10 @@ def test_failed_takes_the_namespace_by_flag_too(world, capsys):
 
 @pytest.mark.parametrize("asked", [1, 3])
 def test_status_names_nobody_alive_when_all_processes_died_an_hour_ago(world, asked):
-    """The queue's clock stands since then; a look at it neither trusts nor moves it."""
+    """No process counts as alive an hour after all of them died.
+
+    The queue's clock has stopped since then; a read neither trusts that clock nor moves it.
+    """
     name, client = NAMES["clock"].full, world.client
     stopped = b"%d 0" % (read_clock(client).now_ms - 3_600_000)
     client.set(name, stopped)

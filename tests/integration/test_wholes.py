@@ -1,4 +1,4 @@
-"""`csi-fleet explain driver|class|namespace NAME` and of what is gone, over a real Redis."""
+"""`csi-fleet explain driver|class|namespace NAME` and of deleted objects, with a real Redis."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def world(redis_client, redis_server):
 
 @pytest.fixture
 def explained(world, capsys):
-    """The explanation of an object as a program gets it, and the exit code."""
+    """Return a function that returns an object's JSON explanation and the exit code."""
 
     def ask(*words):
         tools = world.tools(Command.EXPLAIN, words, output="json")
@@ -158,7 +158,9 @@ def test_work_of_a_namespace_that_is_gone(world, explained):
 
 
 def test_a_deleted_claim_that_is_worked_on(world, explained):
-    """Its trail, its volume, and what the attempt needs; no claim of another namespace."""
+    """The explanation of a deleted claim shows its history,
+    its volume and the missing secret, but no other claim.
+    """
     intent = {"key": NOTHING.text, "volume": "pvc-1234", "stage": "calling"}
     world.fail(NOTHING, 'error getting secret key in namespace shop: secrets "key" not found')
     IntentStore(world.client, driver=DRIVERS[0]).begin("pvc-uid-of-gone", intent)

@@ -1,4 +1,4 @@
-"""The conformance kit against drivers whose defects are known."""
+"""The conformance kit finds the known defects of drivers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from workers.conformance.driver import CHECKS, check_driver
 
 @pytest.fixture
 def place():
-    """A short path: a socket's may have 107 bytes."""
+    """Return a folder with a short path: a unix socket's path has at most 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="csi-") as folder:
         yield Path(folder)
 
@@ -32,7 +32,7 @@ def test_a_good_driver_breaks_nothing(place):
 
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_each_planted_defect_is_found(place, defect):
-    """Alone, by the check that is meant for it, with the reason in words."""
+    """Each defect alone is found by its own check, and the finding states the reason."""
     with served(place / "root", place / "s", defect) as client:
         report = check_driver(client)
     assert DEFECTS[defect] in {one.check for one in report.broken}, report.text()
@@ -55,7 +55,7 @@ def test_a_driver_that_is_gone_is_an_error_with_words(place):
 
 
 def test_the_command_checks_a_live_driver():
-    """`csi-fleet conformance`: exit code 0, and 1 with words for a driver that breaks."""
+    """`csi-fleet conformance` exits with 0, and with 1 and a reason if the driver breaks a rule."""
     with DirectoryDriver(arguments=["--topology", "zone=z1"]) as driver:
         command = [*program(), "conformance", "--endpoint", driver.endpoint]
         good = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

@@ -72,7 +72,7 @@ def test_handshake(driver: DirectoryDriver, client: CsiClient) -> None:
 def test_service_names_are_those_of_the_generated_stubs(
     driver: DirectoryDriver, client: CsiClient
 ) -> None:
-    """Our method paths, spelled by hand in the client, meet the standard's."""
+    """The client's hand-written method paths are those of the standard."""
     with grpc.insecure_channel(f"unix:{driver.address}") as channel:
         answer = csi_pb2_grpc.ControllerStub(channel).CreateVolume(request("stub"), timeout=5)
     assert client.create_volume(request("stub")) == answer
@@ -163,7 +163,7 @@ def test_p413_default_deadline_holds_for_every_call(driver: DirectoryDriver) -> 
 def test_killed_driver_ends_the_call_at_once_and_is_found_again(
     driver: DirectoryDriver, client: CsiClient
 ) -> None:
-    """UNAVAILABLE within moments, later calls work soon after the restart, the volume is there."""
+    """The call fails with UNAVAILABLE at once; later calls find the volume after the restart."""
     before = client.create_volume(request("pvc-before")).volume
     driver.set_rules({"method": "CreateVolume", "delay_seconds": 30})
     errors: list[tuple[CsiError, float]] = []
@@ -197,14 +197,17 @@ def test_killed_driver_ends_the_call_at_once_and_is_found_again(
     driver.set_rules()
     driver.start()
     ready_at = time.monotonic()
-    # No call is needed for this: the connection mends itself.
+    # The connection recovers without a call.
     wait_until(lambda: client.is_connected, 5, "connected again", interval_seconds=0.01)
     assert time.monotonic() - ready_at < 2
     assert client.create_volume(request("pvc-before")).volume == before
 
 
 def test_restart_without_calls_is_noticed(driver: DirectoryDriver, client: CsiClient) -> None:
-    """P-003: whoever keeps capabilities must learn that another driver may be there now."""
+    """P-003: the loss is counted without a call.
+
+    A caller that stores capabilities must know that the driver may have changed.
+    """
     losses = client.connection_losses
     driver.kill()
     driver.start()
@@ -249,7 +252,7 @@ def test_d002_an_answer_without_volume_is_refused_here(
 
 
 def test_answers_above_grpcs_default_limit(driver: DirectoryDriver, client: CsiClient) -> None:
-    """10 MB arrive, and are refused for what they hold, not for their length."""
+    """10 MB arrive and are refused because of their content, not because of their length."""
     volume = csi.Volume(volume_id="v", volume_context={"k": "x" * 10_000_000})
     driver.answer_with("CreateVolume", csi.CreateVolumeResponse(volume=volume))
     with pytest.raises(UnusableAnswerError, match="10000001 bytes"):
@@ -274,7 +277,10 @@ def test_big_request_is_sent(driver: DirectoryDriver, client: CsiClient) -> None
 
 
 def test_d024_long_status_text_keeps_its_code(driver: DirectoryDriver, client: CsiClient) -> None:
-    """With gRPC's own metadata limit this reads RESOURCE_EXHAUSTED, which means rescheduling."""
+    """A long status text does not change the status code.
+
+    With gRPC's own metadata limit it would become RESOURCE_EXHAUSTED, which means rescheduling.
+    """
     driver.set_rules({"method": "CreateVolume", "code": "ABORTED", "message": "x" * 40_000})
     with pytest.raises(CsiError) as caught:
         client.create_volume(request("pvc-text"))
@@ -298,7 +304,7 @@ def test_p011_observer_sees_each_call(
 def test_no_secret_in_log_error_or_its_chain(
     driver: DirectoryDriver, client: CsiClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """P-012; the driver even echoes the password in its status."""
+    """P-012: no log, error or chained error contains a secret, even if the driver's status does."""
     caplog.set_level(logging.DEBUG, "csi_client")
     driver.set_rules(
         {"method": "CreateVolume", "code": "UNAUTHENTICATED", "message": f"bad {SECRET}!"}
@@ -321,7 +327,7 @@ def test_no_secret_in_log_error_or_its_chain(
 def test_call_and_answer_are_logged(
     client: CsiClient, caplog: pytest.LogCaptureFixture, level: str, expected: list[str]
 ) -> None:
-    """P-012: with what was asked and answered, and no secret."""
+    """P-012: the log contains request and reply, but no secret."""
     caplog.set_level(level, "csi_client")
     volume = client.create_volume(request("pvc-logged", secrets={"password": SECRET})).volume
     assert [record.msg for record in caplog.records] == expected
@@ -333,7 +339,10 @@ def test_call_and_answer_are_logged(
 def test_no_secret_comes_back_from_any_other_call(
     driver: DirectoryDriver, client: CsiClient
 ) -> None:
-    """SEC-7: attach, snapshots and growing go through `call`."""
+    """The method `call` removes secrets from status texts too.
+
+    Attaching, snapshots and expansion use it.
+    """
     method = "ControllerExpandVolume"
     driver.set_rules({"method": method, "code": "INTERNAL", "message": f"bad {SECRET}!"})
     asked = csi.ControllerExpandVolumeRequest(volume_id="v", secrets={"password": SECRET})

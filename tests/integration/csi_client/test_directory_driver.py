@@ -1,4 +1,4 @@
-"""The example driver keeps the standard's promises, and records what tests rely on."""
+"""The example driver follows the CSI standard and records the facts that tests rely on."""
 
 from __future__ import annotations
 
@@ -152,7 +152,9 @@ def test_failures_are_counted_over_sigkill(driver: DirectoryDriver, client: CsiC
 
 
 def test_overlap_of_awaited_calls_is_recorded(driver: DirectoryDriver, client: CsiClient) -> None:
-    """Create and delete of one volume at a time: what single flight must prevent."""
+    """The driver records that a create and a delete of
+    one volume overlap. csi-fleet must prevent that.
+    """
     volume_id = client.create_volume(request("a")).volume.volume_id
     driver.set_rules({"method": "CreateVolume", "delay_seconds": 1})
     thread = threading.Thread(target=client.create_volume, args=[request("a")])
@@ -167,7 +169,9 @@ def test_overlap_of_awaited_calls_is_recorded(driver: DirectoryDriver, client: C
 def test_overlap_with_an_abandoned_call_is_no_fault(
     driver: DirectoryDriver, client: CsiClient
 ) -> None:
-    """The driver works on after the client's deadline; the retry meets it legitimately."""
+    """The overlap with a call after its deadline is not
+    reported as a fault, because the driver may continue.
+    """
     driver.set_rules({"method": "CreateVolume", "delay_seconds": 1.0})
     timeout = {"timeout_seconds": 0.2}
     assert status(client.create_volume, request("a"), **timeout) == "DeadlineExceeded"

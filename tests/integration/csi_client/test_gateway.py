@@ -1,4 +1,4 @@
-"""The gateway that `adopt --as central` puts before a driver: a real haproxy, mutual TLS."""
+"""The gateway of `adopt --as central` in front of a driver: a real haproxy with mutual TLS."""
 
 from __future__ import annotations
 
@@ -56,7 +56,10 @@ def test_a_worker_reaches_the_driver_through_it(client, driver):
 
 
 def test_only_a_certificate_for_clients_by_the_drivers_authority_is_let_in(gateway, opened):
-    """That of another driver's gateway is by the same authority, and for servers."""
+    """The gateway accepts only client certificates of its own CA.
+
+    Another driver's gateway has a certificate of that CA, but for servers.
+    """
     folder = gateway.folder
     other = certificates.make_authority("other")
     cases = {
@@ -87,7 +90,7 @@ def test_a_worker_refuses_a_gateway_of_another_name_or_authority(gateway, opened
 
 
 def served(gateway):
-    """The certificate that a new connection is shown."""
+    """Return the certificate that the gateway presents to a new connection."""
     context = ssl.create_default_context(cafile=gateway.folder / "ca.crt")
     context.check_hostname = False
     context.load_cert_chain(gateway.folder / "client.crt", gateway.folder / "client.key")
@@ -99,7 +102,10 @@ def served(gateway):
 
 
 def test_a_renewed_certificate_is_taken_up_without_a_restart(gateway, client):
-    """Connections live on; a certificate that cannot be read changes nothing."""
+    """The gateway reads a new certificate without a restart.
+
+    Open connections stay open, and an unreadable certificate changes nothing.
+    """
     before = served(gateway)
     process = gateway.process
     gateway.renew()
@@ -130,7 +136,9 @@ def test_a_gateway_that_was_killed_is_found_again(gateway, client):
 
 
 def test_a_driver_that_restarts_behind_it_is_a_lost_connection(gateway, client, driver):
-    """Name and capabilities are read again then."""
+    """The client counts the restart as a loss, so csi-fleet
+    reads the driver's name and capabilities again.
+    """
     driver.stop()
     wait_until(lambda: not client.is_connected or not answers(client), 10, "it is noticed")
     driver.start()

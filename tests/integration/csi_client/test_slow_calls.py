@@ -1,4 +1,4 @@
-"""Somebody is told while the driver takes long, over a real socket."""
+"""A callback runs while a call takes long, over a real socket."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def client(driver: DirectoryDriver) -> Iterator[CsiClient]:
 
 
 def test_p411_deadline_with_on_slow(driver: DirectoryDriver, client: CsiClient) -> None:
-    """The text is the same, and the copy was made."""
+    """The error text is the same, and the callback has run."""
     driver.set_rules({"method": "CreateVolume", "hang": True})
     slow: list[int] = []
     with pytest.raises(CsiError, match="context deadline exceeded"):
@@ -46,7 +46,7 @@ def test_p411_deadline_with_on_slow(driver: DirectoryDriver, client: CsiClient) 
 
 
 def test_on_slow_runs_once_while_the_call_runs(driver: DirectoryDriver, client: CsiClient) -> None:
-    """Within the context of the caller: lease, trail and the fields of the log."""
+    """The callback runs in the caller's context, with its lease, trail and log fields."""
     driver.set_rules({"method": "CreateVolume", "delay_seconds": 1.0})
     seen: list[tuple[str, float]] = []
     token = PASS.set("mine")
@@ -64,7 +64,10 @@ def test_on_slow_runs_once_while_the_call_runs(driver: DirectoryDriver, client: 
 
 
 def test_the_call_ends_after_its_on_slow(driver: DirectoryDriver, client: CsiClient) -> None:
-    """Both change the record of the attempt: one after the other."""
+    """The call returns after its callback.
+
+    Both change the record of the attempt, so they must not overlap.
+    """
     driver.set_rules({"method": "CreateVolume", "delay_seconds": 0.2})
     order: list[str] = []
 

@@ -76,7 +76,7 @@ def driver(certificates: Path, good: TlsFiles) -> Iterator[DirectoryDriver]:
 
 
 def outcome(driver: DirectoryDriver, tls: TlsFiles | None) -> str:
-    """The driver's name as this client hears it, or the status it gets instead."""
+    """Return the driver's name, or the status name of the error."""
     client = CsiClient(driver.address, allow_tcp=True, tls=tls, timeout_seconds=5)
     try:
         return client.plugin_info()[0]
@@ -98,7 +98,9 @@ def test_ca_that_did_not_sign_the_driver(
 
 
 def test_driver_of_another_name(driver: DirectoryDriver, good: TlsFiles) -> None:
-    """A valid certificate of the wrong machine is an attack or a mix-up, never our driver."""
+    """The client refuses a valid certificate with another name,
+    because its owner can be an attacker or another driver.
+    """
     assert outcome(driver, replace(good, server_name="other.example.org")) == "Unavailable"
 
 

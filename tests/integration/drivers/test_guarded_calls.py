@@ -1,4 +1,4 @@
-"""A call begins only while its lease is held, and ends when others may work (COR-6, "Likely")."""
+"""A call begins only while its lease is held, and is cancelled when other workers may start."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REQUEST = create_request("pvc-u1")
 
 
 class SlowTurn(Pace):
-    """A driver with a rate: each call waits for its turn, and meanwhile something happens."""
+    """Makes each call wait for its turn, and runs a hook of the test meanwhile."""
 
     def __init__(self):
         self.meanwhile = lambda: None
@@ -50,7 +50,7 @@ def client(driver, health):
 
 @pytest.fixture
 def lease():
-    """As the frame sets it around a pass."""
+    """Set a lease around the test as the frame does around a pass."""
     lease = Lease(
         key=claim_key("d", "ns", "a", "u1"),
         locks=(),
@@ -75,7 +75,10 @@ def calls(driver):
 def test_a_lease_lost_while_the_call_waited_for_its_turn_sends_nothing(
     driver, client, health, lease
 ):
-    """The check before the effect is older than the turn."""
+    """No call is sent if the lease is lost while the call waits.
+
+    The check before the call is older than the end of the wait.
+    """
     before = calls(driver)
 
     def lose():
@@ -88,7 +91,7 @@ def test_a_lease_lost_while_the_call_waited_for_its_turn_sends_nothing(
 
 
 def test_a_permit_lost_while_the_call_waited_sends_nothing(driver, client, health, lease):
-    """The Lease of the Go sidecar may go to a stranger meanwhile."""
+    """No call is sent if the Go sidecar's Lease is lost while the call waits for its turn."""
     before, permitted = calls(driver), ["yes"]
     lease.permit = lambda: bool(permitted)
     health.meanwhile = permitted.clear
@@ -99,7 +102,7 @@ def test_a_permit_lost_while_the_call_waited_sends_nothing(driver, client, healt
 
 @pytest.mark.parametrize("on_slow", [None, lambda: None], ids=["plain", "with copy"])
 def test_a_running_call_is_cancelled_when_others_may_work(driver, client, lease, on_slow):
-    """Neither event nor back-off follows: the key waits for whoever may go on."""
+    """Neither an event nor a back-off follows: the key waits for the next permitted worker."""
     driver.set_rules({"method": "CreateVolume", "hang": True})
     before, permitted, raised = calls(driver), [True], []
     lease.permit = lambda: permitted[0]
@@ -125,7 +128,7 @@ def test_a_running_call_is_cancelled_when_others_may_work(driver, client, lease,
 
 
 def test_a_call_outside_of_any_pass_is_free(driver, client):
-    """Tools and the handshake have no lease."""
+    """A call without a lease is sent: command line tools and the handshake have no lease."""
     driver.set_rules({"method": "CreateVolume", "error": {"code": 13, "message": "no"}})
     with pytest.raises(CsiError):
         client.create_volume(REQUEST)

@@ -1,4 +1,4 @@
-"""Drivers over TCP: whoever is not the right one is refused, and one line says why (issue 8)."""
+"""Drivers over TCP: a peer with the wrong certificate is refused, and one log line says why."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = [
 
 
 class NoQueue:
-    """Takes limits and registrations, keeps nothing."""
+    """Accepts limits and registrations, and keeps nothing."""
 
     def set_limits(self, *_, **__):
         pass
@@ -71,7 +71,7 @@ def driver(folder, good):
 
 
 def outcome(driver, tls, caplog, monkeypatch, *, name=None):
-    """The lines that were logged until the driver was known or refused."""
+    """Return the log lines until the driver is known or refused, and the known drivers."""
     monkeypatch.setattr(links, "TELL_AFTER_SECONDS", 0.2)
     monkeypatch.setattr("workers.drivers.fleet.TELL_AFTER_SECONDS", 0.2)
     caplog.set_level(logging.INFO)

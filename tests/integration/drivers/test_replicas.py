@@ -1,4 +1,4 @@
-"""Of a driver with two replicas all workers call the same, one after the other, never both."""
+"""All workers call the same one of a driver's two replicas, and never both at a time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CREATE = create_request("pvc-u1")
 
 
 class World:
-    """Two replicas of one driver behind a name, and workers that share a Redis."""
+    """Two replicas of one driver with a common name, and workers that share a Redis."""
 
     def __init__(self, client, tmp_path, workers):
         port = free_port()
@@ -66,14 +66,14 @@ class World:
         let_pass(TICK_SECONDS / 5)
 
     def served(self):
-        """The replica that all of them may call now, "" if there is none."""
+        """Return the replica that all workers may call now, or ""."""
         self.go_on()
         links = [fleet._links[self.spec.endpoint] for fleet in self.fleets]
         found = {link.client.replica.address for link in links if link.is_served}
         return found.pop() if len(found) == 1 and all(one.is_served for one in links) else ""
 
     def grown_up(self):
-        """Redis is as old as if it had run for long."""
+        """Set the age of Redis' epoch to one hour."""
         random, birth, run = self.client.get("csifleet:epoch").decode().split(":")
         self.client.set("csifleet:epoch", f"{random}:{int(birth) - 3_600_000}:{run}")
 
@@ -146,7 +146,9 @@ def test_all_workers_move_together_and_wait_for_the_calls_that_are_open(world, e
 
 @pytest.mark.parametrize("world", [2], indirect=True)
 def test_a_worker_alone_that_loses_it_does_not_call_another(world):
-    """The others still call the first one."""
+    """A worker that alone loses its connection waits,
+    because the other workers still call that replica.
+    """
     wait_until(world.served, 30, "one replica is called by all")
     first = world.served()
     (second,) = set(world.drivers) - {first}

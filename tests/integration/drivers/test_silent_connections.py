@@ -1,4 +1,4 @@
-"""Connections over TCP that swallow what is sent, with no end: a node without power, a NAT."""
+"""TCP connections that drop all data without an error, as after a power failure or in a NAT."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CREATE = create_request("pvc-u1")
 
 
 class NoQueue:
-    """Takes limits and registrations, keeps nothing."""
+    """Accepts limits and registrations, and keeps nothing."""
 
     def set_limits(self, *_, **__):
         pass
@@ -56,7 +56,7 @@ def client(proxy):
 
 
 def create_aside(client):
-    """CreateVolume in a thread; what it raised comes into the list."""
+    """Run CreateVolume in a thread. Return the thread and a list for the error it raises."""
     raised = []
 
     def call():
@@ -90,7 +90,10 @@ def test_a_good_connection_is_left_alone(client):
 
 
 def test_a_driver_that_stands_still_loses_no_call(client, driver):
-    """It answers on no connection: that says nothing about this one."""
+    """A frozen driver does not end the connection.
+
+    It answers on no connection, so this connection is not proven dead.
+    """
     driver.set_rules({"method": "CreateVolume", "delay_seconds": 4})
     thread, raised = create_aside(client)
     wait_until(lambda: driver.calls("CreateVolume"), 10, "the call is at the driver")
@@ -109,7 +112,10 @@ def os_kill(driver, number):
 
 
 def test_each_worker_finds_out_within_25_seconds(driver, proxy):
-    """Two workers, one of them cut off: it serves again, and the other notices nothing."""
+    """A worker on a dead connection serves the driver again within 25 s.
+
+    The other worker loses nothing.
+    """
     spec = replace(DriverSpec(driver.name, f"127.0.0.1:{proxy.port}"))
     fleets, queue = [Fleet(Settings()), Fleet(Settings())], NoQueue()
 

@@ -1,4 +1,4 @@
-"""A driver that ends as it should tells no user of it: its claims wait for the next one."""
+"""The graceful end of a driver reaches no user: its claims wait for the next process."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.support.waiting import wait_until
 from workers.drivers.pace import Pace, WatchedClient
 from workers.errors import DriverAway
 
-# Calls come just when the server stops in some of them: 1 or 2 of a hundred.
+# Few calls, 1 or 2 in a hundred, arrive at the moment at which the server stops.
 STOPS, CALLERS = 12, 12
 GRACE_SECONDS = 3
 
 
 class Server:
-    """CreateVolume of a driver written with gRPC's C core, as those in Python and C++ are."""
+    """Serves CreateVolume with gRPC's C core, as drivers written in Python and C++ do."""
 
     def __init__(self, folder: Path) -> None:
         answers = grpc.unary_unary_rpc_method_handler(
@@ -41,7 +41,10 @@ class Server:
 
 
 def test_calls_at_the_moment_of_a_graceful_stop_fail_for_nobody(tmp_path):
-    """Of the C core they get CANCELLED, not UNAVAILABLE; a roll-out told users so."""
+    """Calls during a graceful stop are no failures for users.
+
+    The C core answers them with CANCELLED, not with UNAVAILABLE.
+    """
     failures: list[CsiError] = []
     served, ended = threading.Semaphore(0), threading.Event()
     client = WatchedClient(str(tmp_path / "s"), Pace())

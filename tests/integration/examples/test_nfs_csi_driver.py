@@ -1,4 +1,4 @@
-"""The NFS CSI driver as a process: conformance, real mounts where allowed, life and death."""
+"""The NFS CSI driver as a process: conformance, restarts, and real mounts if allowed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture
 def place():
-    """A short path: a socket's may have 107 bytes."""
+    """Return a folder with a short path: a unix socket's path has at most 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="nfs-") as name:
         yield Path(name)
 
@@ -71,7 +71,7 @@ def test_a_killed_process_changes_nothing(place):
         )
         first = client.create_volume(request)
         process.kill()
-    # The dead socket file is still there.
+    # The socket file of the dead process still exists.
     with served(place, "--mounter=fake") as (client, _):
         assert client.create_volume(request) == first
 
@@ -82,12 +82,13 @@ def _may_mount():
 
 @pytest.mark.skipif(not _may_mount(), reason="bind mounts need root")
 def test_real_mounts_show_the_volume(place):
-    """NF-003 `bind`: a file written at the pod's target is in the share."""
+    """NF-003 `bind`: a file that is written at the pod's target path appears in the share."""
     share = place / "state" / "exports" / "nfs1" / "data"
     share.mkdir(parents=True)
     target = place / "pod" / "mount"
     work = f"--working-mount-dir={place}/work"
-    # Else it may end while it empties the trash, and the next one takes that mount off (NF-082).
+    # Otherwise the driver may end while it empties the trash, and the next process removes the
+    # mount (NF-082).
     with served(place, "--mounter=bind", "--delete-in-call", work) as (client, _):
         request = csi.CreateVolumeRequest(
             name="pvc-1", parameters=CLASS, volume_capabilities=[capability()]

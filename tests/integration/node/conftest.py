@@ -1,4 +1,4 @@
-"""Processes of the node helpers, started as a pod's container starts them."""
+"""Processes of the node helpers, started as the container of a pod starts them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ PROGRAM = Path(sys.executable).with_name("csi-fleet")
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A short path: a unix socket's has at most 107 bytes."""
+    """Return a folder with a short path: a unix socket's path has at most 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="n-") as scratch:
         yield Path(scratch)
 
 
 @pytest.fixture
 def driver(folder: Path) -> Iterator[IdentityDriver]:
-    """A driver that is up; `stop` and `start` it at will."""
+    """Return a running driver; the test can `stop` and `start` it."""
     one = IdentityDriver(folder / "csi.sock").start()
     yield one
     one.stop()
@@ -35,7 +35,7 @@ def driver(folder: Path) -> Iterator[IdentityDriver]:
 
 @pytest.fixture
 def launch(folder: Path) -> Iterator[Callable[..., Process]]:
-    """Start a program; everything is ended with the test."""
+    """Return a function that starts a program. All programs end with the test."""
     started: list[Process] = []
     numbers = itertools.count()
 
@@ -50,7 +50,7 @@ def launch(folder: Path) -> Iterator[Callable[..., Process]]:
 
 
 def get(port: int, path: str = "/healthz", *, host: str = "127.0.0.1") -> tuple[int, str]:
-    """Status and body; raises OSError while nobody listens."""
+    """Return status and body. Raise OSError if no process listens on the port."""
     try:
         with urllib.request.urlopen(f"http://{host}:{port}{path}", timeout=20) as answer:
             return answer.status, answer.read().decode()

@@ -25,7 +25,7 @@ Launch = Callable[..., Process]
 
 
 def start(launch: Launch, folder: Path, *more: str) -> int:
-    """Start one and wait until it listens; returns the port."""
+    """Start livenessprobe, wait until it listens, and return its port."""
     port = free_port()
     launch("livenessprobe", f"--csi-address={folder}/csi.sock", f"--health-port={port}", *more)
     wait_until(lambda: get(port, "/"), 20, "livenessprobe listens")
@@ -47,7 +47,7 @@ def test_what_probe_says_is_what_the_kubelet_hears(
     ready: bool | None,
     answer: tuple[int, str],
 ) -> None:
-    """LP-001, LP-020, LP-021: any path but /healthz is 404 (LPT-013)."""
+    """LP-001, LP-020, LP-021: every path except /healthz returns 404 (LPT-013)."""
     driver.ready = ready
     port = start(launch, folder)
     assert get(port) == answer
@@ -59,7 +59,10 @@ def test_what_probe_says_is_what_the_kubelet_hears(
 def test_an_error_of_probe_is_a_failure_with_its_text(
     launch: Launch, folder: Path, driver: IdentityDriver, code: str
 ) -> None:
-    """LPT-004, LP-022: also codes that the start-up loop of the controllers would forgive."""
+    """LPT-004, LP-022: an error of Probe is status 500 with its text.
+
+    This includes codes that the start-up loop of the controllers ignores.
+    """
     driver.code = grpc.StatusCode[code]
     port = start(launch, folder)
     status, text = get(port)
@@ -70,7 +73,9 @@ def test_an_error_of_probe_is_a_failure_with_its_text(
 def test_terse_keeps_the_text_to_the_log(
     launch: Launch, folder: Path, driver: IdentityDriver
 ) -> None:
-    """LPD-006: error texts show paths to anyone who can reach the port."""
+    """LPD-006: with `--terse` the reply has no error text,
+    which would show paths to anyone who can reach the port.
+    """
     driver.ready = False
     assert get(start(launch, folder, "--terse"), "/healthz") == (500, "unhealthy")
 
@@ -78,7 +83,7 @@ def test_terse_keeps_the_text_to_the_log(
 def test_a_slow_probe_ends_at_the_timeout(
     launch: Launch, folder: Path, driver: IdentityDriver
 ) -> None:
-    """LPT-005: the answer comes from the deadline, long before the driver's own."""
+    """LPT-005: the reply comes at the deadline, long before the driver would answer."""
     driver.delay_seconds = 60
     port = start(launch, folder, "--probe-timeout=1s")
     started = time.monotonic()
@@ -89,7 +94,7 @@ def test_a_slow_probe_ends_at_the_timeout(
 def test_the_process_outlives_its_driver(
     launch: Launch, folder: Path, driver: IdentityDriver
 ) -> None:
-    """LPT-006, LPT-007, LP-011: 500 while the socket is gone, 200 when it is back."""
+    """LPT-006, LPT-007, LP-011: the status is 500 without the socket, and 200 when it returns."""
     port = start(launch, folder, "--probe-timeout=1s")
     assert get(port) == (200, "ok")
     driver.stop()
@@ -99,7 +104,9 @@ def test_the_process_outlives_its_driver(
 
 
 def test_nobody_listens_before_the_driver_answered(launch: Launch, folder: Path) -> None:
-    """LPT-008, LP-010: until then the kubelet's probe is refused."""
+    """LPT-008, LP-010: before the driver's first answer the
+    process does not listen, so the kubelet's probe is refused.
+    """
     port = free_port()
     address = f"--csi-address={folder}/csi.sock"
     process = launch("livenessprobe", address, f"--health-port={port}")
@@ -120,7 +127,7 @@ def test_nobody_listens_before_the_driver_answered(launch: Launch, folder: Path)
 def test_a_name_that_comes_late_is_waited_for(
     launch: Launch, folder: Path, driver: IdentityDriver
 ) -> None:
-    """LPD-004: an early UNAVAILABLE must not end the process."""
+    """LPD-004: UNAVAILABLE at the start must not end the process."""
     driver.name_errors = 2
     assert get(start(launch, folder)) == (200, "ok")
 
@@ -139,7 +146,7 @@ def test_a_name_that_comes_late_is_waited_for(
 def test_conflicting_flags_end_with_one_line(
     launch: Launch, folder: Path, driver: IdentityDriver, arguments: list[str], text: str
 ) -> None:
-    """LP-003, LPD-003."""
+    """LP-003, LPD-003: the exit code is 1, and the log names the conflict."""
     process = launch("livenessprobe", f"--csi-address={folder}/csi.sock", *arguments)
     assert ends_with(process, 1)
     assert text in process.log_tail()
@@ -154,13 +161,13 @@ def test_an_unknown_flag_is_refused(launch: Launch) -> None:
 def test_an_empty_name_ends_the_process(
     launch: Launch, folder: Path, driver: IdentityDriver
 ) -> None:
-    """LPT-009."""
+    """LPT-009: the exit code is 1."""
     driver.name = ""
     assert ends_with(launch("livenessprobe", f"--csi-address={folder}/csi.sock"), 1)
 
 
 def test_a_port_in_use_is_an_error(launch: Launch, folder: Path, driver: IdentityDriver) -> None:
-    """LPT-014, LPD-001, LPD-009: the reference ends with 0."""
+    """LPT-014, LPD-001, LPD-009: the exit code is 1. Upstream's livenessprobe exits with 0."""
     port = start(launch, folder)
     again = launch("livenessprobe", f"--csi-address={folder}/csi.sock", f"--health-port={port}")
     assert ends_with(again, 1)
@@ -170,7 +177,7 @@ def test_a_port_in_use_is_an_error(launch: Launch, folder: Path, driver: Identit
 def test_metrics_are_served_with_the_http_endpoint(
     launch: Launch, folder: Path, driver: IdentityDriver
 ) -> None:
-    """LPT-012, LP-023: the name is known for all calls but the first."""
+    """LPT-012, LP-023: every call except the first has the driver's name as a label."""
     port, address = free_port(), f"--csi-address={folder}/csi.sock"
     launch("livenessprobe", address, f"--http-endpoint=127.0.0.1:{port}")
     wait_until(lambda: get(port) == (200, "ok"), 20, "healthy")
@@ -196,7 +203,7 @@ def test_metrics_are_served_with_the_http_endpoint(
 def test_without_an_endpoint_the_log_says_that_there_are_no_metrics(
     launch: Launch, folder: Path, driver: IdentityDriver
 ) -> None:
-    """LPD-005."""
+    """LPD-005: the log says this once."""
     port = free_port()
     process = launch("livenessprobe", f"--csi-address={folder}/csi.sock", f"--health-port={port}")
     wait_until(lambda: get(port) == (200, "ok"), 20, "healthy")
@@ -206,7 +213,7 @@ def test_without_an_endpoint_the_log_says_that_there_are_no_metrics(
 def test_another_driver_behind_the_socket_gets_its_own_label(
     launch: Launch, folder: Path, driver: IdentityDriver
 ) -> None:
-    """LPD-007."""
+    """LPD-007: the label follows the driver's present name."""
     port = free_port()
     endpoint = f"--http-endpoint=127.0.0.1:{port}"
     launch("livenessprobe", f"--csi-address={folder}/csi.sock", endpoint, "--probe-timeout=1s")
@@ -223,7 +230,7 @@ def test_another_driver_behind_the_socket_gets_its_own_label(
 
 
 def test_a_hostile_name_breaks_no_metrics_page() -> None:
-    """A driver's name is its own text."""
+    """The metrics page is valid for any driver name, because a driver chooses its name freely."""
     metrics = Metrics()
     metrics.driver = 'a"b\\c\nd'
     metrics.observe("/m", "OK", 0.3)
@@ -235,7 +242,7 @@ def test_a_hostile_name_breaks_no_metrics_page() -> None:
 def test_metrics_may_have_a_listener_of_their_own(
     launch: Launch, folder: Path, driver: IdentityDriver
 ) -> None:
-    """LP-004 row 2."""
+    """LP-004 row 2: the listener serves the metrics at its own path, and no health check."""
     metrics = free_port()
     port = start(launch, folder, f"--metrics-address=127.0.0.1:{metrics}", "--metrics-path=/m")
     assert get(port) == (200, "ok")
@@ -246,7 +253,10 @@ def test_metrics_may_have_a_listener_of_their_own(
 def test_requests_at_one_time_share_a_probe(
     launch: Launch, folder: Path, driver: IdentityDriver
 ) -> None:
-    """LPT-015, LPD-006: a flood on the port must not reach the driver; above 16, 503 (LP-030)."""
+    """LPT-015, LPD-006: parallel requests share a probe, so a flood does not reach the driver.
+
+    More than 16 waiting requests get status 503 (LP-030).
+    """
     port = start(launch, folder)
     driver.probes, driver.delay_seconds = 0, 1.0
     answers: list[int] = []
@@ -271,7 +281,7 @@ def test_a_young_result_is_given_again(
 def test_a_client_that_goes_takes_its_probe_along(
     launch: Launch, folder: Path, driver: IdentityDriver
 ) -> None:
-    """LPT-016, LP-020."""
+    """LPT-016, LP-020: when the client disconnects, the probe is cancelled."""
     driver.delay_seconds = 60
     port = start(launch, folder, "--probe-timeout=60s")
     with socket.create_connection(("127.0.0.1", port)) as client:
@@ -281,7 +291,7 @@ def test_a_client_that_goes_takes_its_probe_along(
 
 
 def test_ipv6_is_served_too(launch: Launch, folder: Path, driver: IdentityDriver) -> None:
-    """LPT-017, LPD-002."""
+    """LPT-017, LPD-002: the port also listens on IPv6."""
     assert get(start(launch, folder), host="[::1]") == (200, "ok")
 
 
@@ -297,7 +307,7 @@ def test_nonsense_gets_400_and_the_port_lives_on(
 
 
 def test_sigterm_ends_with_0(launch: Launch, folder: Path, driver: IdentityDriver) -> None:
-    """LP-030."""
+    """LP-030: SIGTERM leads to exit code 0."""
     port = free_port()
     process = launch("livenessprobe", f"--csi-address={folder}/csi.sock", f"--health-port={port}")
     wait_until(lambda: get(port) == (200, "ok"), 20, "healthy")
@@ -305,7 +315,7 @@ def test_sigterm_ends_with_0(launch: Launch, folder: Path, driver: IdentityDrive
 
 
 def test_it_is_light(launch: Launch, folder: Path, driver: IdentityDriver) -> None:
-    """At most 35 MiB, and idle: below 0.1 % of a core."""
+    """It uses less than 35 MiB, and less than 0.1 % of a core when idle."""
     port = free_port()
     process = launch(
         "livenessprobe", f"--csi-address={folder}/csi.sock", f"--http-endpoint=127.0.0.1:{port}"
@@ -316,6 +326,6 @@ def test_it_is_light(launch: Launch, folder: Path, driver: IdentityDriver) -> No
 
 
 def ends_with(process: Process, code: int) -> bool:
-    """Wait for the end; whether it had that exit code."""
+    """Wait for the process to end; return True if it had that exit code."""
     assert process.popen is not None
     return process.popen.wait(60) == code

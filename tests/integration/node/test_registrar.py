@@ -1,4 +1,4 @@
-"""csi-node-driver-registrar as a process; the test is the kubelet (NRT-001 to NRT-027)."""
+"""csi-node-driver-registrar as a process; the test acts as the kubelet (NRT-001 to NRT-027)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ENDPOINT = "/var/lib/kubelet/plugins/d.test/csi.sock"
 
 
 def arguments(folder: Path, *more: str) -> list[str]:
-    """The flags of a usual manifest."""
+    """Return the flags of a usual manifest."""
     return [
         "csi-node-driver-registrar",
         f"--csi-address={folder}/csi.sock",
@@ -36,14 +36,14 @@ def arguments(folder: Path, *more: str) -> list[str]:
 
 
 def offered(folder: Path, name: str = "d.test") -> Path:
-    """The registration socket, once it answers."""
+    """Wait until the registration socket answers, and return its path."""
     path = folder / f"{name}-reg.sock"
     wait_until(lambda: ask(path, 1.0), 30, f"{path} answers")
     return path
 
 
 def ends_with(process: Process, code: int) -> bool:
-    """Wait for the end; whether it had that exit code."""
+    """Wait for the process to end; return True if it had that exit code."""
     assert process.popen is not None
     return process.popen.wait(60) == code
 
@@ -68,7 +68,7 @@ def test_the_kubelet_gets_the_driver_again_and_again(
 def test_a_refusal_is_answered_and_then_ends_the_process(
     launch: Launch, folder: Path, driver: IdentityDriver
 ) -> None:
-    """NRT-003, NR-012 (ours answers the kubelet first), NR-040."""
+    """NRT-003, NR-012, NR-040: unlike upstream, the process answers the kubelet before it ends."""
     process = launch(*arguments(folder))
     notify(offered(folder), registered=False, error="boom")
     assert ends_with(process, 1)
@@ -77,7 +77,7 @@ def test_a_refusal_is_answered_and_then_ends_the_process(
 
 
 def test_a_refusal_may_be_survived(launch: Launch, folder: Path, driver: IdentityDriver) -> None:
-    """NRD-001: the driver is offered again, by a new socket file."""
+    """NRD-001: the driver is offered again with a new socket file."""
     process = launch(*arguments(folder, "--exit-on-registration-failure=false"))
     path = offered(folder)
     first = path.stat().st_mtime_ns
@@ -88,7 +88,7 @@ def test_a_refusal_may_be_survived(launch: Launch, folder: Path, driver: Identit
 
 
 def test_a_stale_socket_is_replaced(launch: Launch, folder: Path, driver: IdentityDriver) -> None:
-    """NRT-004, NR-013."""
+    """NRT-004, NR-013: a socket file without a listener does not prevent the registration."""
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(str(folder / "d.test-reg.sock"))
     launch(*arguments(folder))
@@ -98,7 +98,7 @@ def test_a_stale_socket_is_replaced(launch: Launch, folder: Path, driver: Identi
 def test_a_file_in_the_way_stays_and_is_an_error(
     launch: Launch, folder: Path, driver: IdentityDriver
 ) -> None:
-    """NRT-005."""
+    """NRT-005: the file might be the user's, so the exit code is 1."""
     path = folder / "d.test-reg.sock"
     path.write_text("mine")
     process = launch(*arguments(folder))
@@ -111,7 +111,7 @@ def test_a_file_in_the_way_stays_and_is_an_error(
 def test_sigterm_takes_the_socket_along(
     launch: Launch, folder: Path, driver: IdentityDriver, is_removed: bool
 ) -> None:
-    """NR-014: the kubelet takes the driver off its node."""
+    """NR-014: without the socket the kubelet removes the driver from its node."""
     process = launch(*arguments(folder))
     path = offered(folder)
     if is_removed:
@@ -121,7 +121,7 @@ def test_sigterm_takes_the_socket_along(
 
 
 def test_a_foreign_socket_stays(launch: Launch, folder: Path, driver: IdentityDriver) -> None:
-    """NRT-009, NRD-004, NRD-009."""
+    """NRT-009, NRD-004, NRD-009: only the process' own socket is removed at the end."""
     process = launch(*arguments(folder))
     path = offered(folder)
     path.unlink()
@@ -135,7 +135,10 @@ def test_a_foreign_socket_stays(launch: Launch, folder: Path, driver: IdentityDr
 def test_a_socket_that_was_replaced_is_made_again(
     launch: Launch, folder: Path, driver: IdentityDriver, listens: bool
 ) -> None:
-    """node-driver-registrar#57: the driver would be gone from the node, and nobody told."""
+    """node-driver-registrar#57: the registrar replaces a foreign socket file.
+
+    Otherwise the node would lose the driver without any report.
+    """
     launch(*arguments(folder))
     path = offered(folder)
     path.unlink()
@@ -156,7 +159,7 @@ def answers(path: Path) -> bool:
 def test_two_registrars_of_one_name_take_turns(
     launch: Launch, folder: Path, driver: IdentityDriver
 ) -> None:
-    """NRD-009: a rolling update starts the new one while the old one lives."""
+    """NRD-009: the new registrar waits until the old one ends, as in a rolling update."""
     old = launch(*arguments(folder))
     path = offered(folder)
     before = path.stat().st_ino
@@ -189,14 +192,14 @@ def test_two_registrars_of_one_name_take_turns(
     ],
 )
 def test_flags(launch: Launch, flags: list[str], code: int, text: str) -> None:
-    """NR-003 to NR-005: decided before anything is touched."""
+    """NR-003 to NR-005: the flags are checked before any file or socket is touched."""
     process = launch("csi-node-driver-registrar", *flags)
     assert ends_with(process, code)
     assert text in process.log_tail()
 
 
 def test_an_unknown_mode_registers(launch: Launch, folder: Path, driver: IdentityDriver) -> None:
-    """NRT-014; NR-030, NRT-024: no HTTP without a flag."""
+    """NRT-014; NR-030, NRT-024: without a flag there is no HTTP server."""
     process = launch(*arguments(folder, "--mode=foo"))
     offered(folder)
     assert "Skipping HTTP server" in process.log_tail()
@@ -205,7 +208,7 @@ def test_an_unknown_mode_registers(launch: Launch, folder: Path, driver: Identit
 def test_a_port_in_use_ends_it_before_the_kubelet_is_called(
     launch: Launch, folder: Path, driver: IdentityDriver
 ) -> None:
-    """NRD-011: the reference dies with its socket already offered."""
+    """NRD-011: the process ends before it offers a socket. Upstream's registrar ends after that."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         process = launch(*arguments(folder, f"--http-endpoint={address}"))
@@ -215,7 +218,7 @@ def test_a_port_in_use_ends_it_before_the_kubelet_is_called(
 
 
 def test_sigusr1_shows_every_thread(launch: Launch, folder: Path, driver: IdentityDriver) -> None:
-    """NRD-013: in the place of pprof on a port for all."""
+    """NRD-013: the log shows the stacks. This replaces pprof on a port that every pod can reach."""
     process = launch(*arguments(folder))
     offered(folder)
     os.kill(process.pid, signal.SIGUSR1)
@@ -224,7 +227,9 @@ def test_sigusr1_shows_every_thread(launch: Launch, folder: Path, driver: Identi
 
 
 def test_the_process_of_both_waits_for_a_slow_driver(launch: Launch, folder: Path) -> None:
-    """LP-010: its end would take the liveness probe along, and the driver with that."""
+    """LP-010: the combined process keeps waiting, because its
+    end would also end the liveness probe, and then the driver.
+    """
     port = free_port()
     endpoint = f"--http-endpoint=127.0.0.1:{port}"
     process = launch("node", *arguments(folder, endpoint, "--timeout=100ms")[1:])
@@ -238,7 +243,7 @@ def test_the_process_of_both_waits_for_a_slow_driver(launch: Launch, folder: Pat
 
 
 def test_a_driver_that_never_listens(launch: Launch, folder: Path) -> None:
-    """NRT-015: exit 1 after 30 s."""
+    """NRT-015: the exit code is 1 after 30 s."""
     process = launch(*arguments(folder))
     assert ends_with(process, 1)
     assert "error connecting to CSI driver" in process.log_tail()
@@ -247,7 +252,7 @@ def test_a_driver_that_never_listens(launch: Launch, folder: Path) -> None:
 def test_a_name_that_comes_late_is_waited_for(
     launch: Launch, folder: Path, driver: IdentityDriver
 ) -> None:
-    """NRT-016, NRD-006."""
+    """NRT-016, NRD-006: errors of the first calls do not end the process."""
     driver.name_errors = 2
     launch(*arguments(folder))
     offered(folder)
@@ -257,13 +262,15 @@ def test_a_name_that_comes_late_is_waited_for(
 def test_a_name_that_is_no_name(
     launch: Launch, folder: Path, driver: IdentityDriver, name: str
 ) -> None:
-    """NRT-017, NRD-008: it would become part of a file name."""
+    """NRT-017, NRD-008: an invalid name ends the process,
+    because the name becomes part of a file name.
+    """
     driver.name = name
     assert ends_with(launch(*arguments(folder)), 1)
 
 
 def test_health_follows_the_socket(launch: Launch, folder: Path, driver: IdentityDriver) -> None:
-    """NR-031, NRT-019, NRT-020, NRT-021, NRT-025, NRD-002, NRD-003."""
+    """NR-031, NRT-019, NRT-020, NRT-021, NRT-025, NRD-002, NRD-003: so do readiness and metrics."""
     port = free_port()
     launch(*arguments(folder, f"--http-endpoint=127.0.0.1:{port}"))
     path = offered(folder)
@@ -286,7 +293,7 @@ def test_health_follows_the_socket(launch: Launch, folder: Path, driver: Identit
 def test_a_socket_of_another_name_is_unhealthy(
     launch: Launch, folder: Path, driver: IdentityDriver
 ) -> None:
-    """NRT-022."""
+    """NRT-022: the status is 500 and names the other driver."""
     port = free_port()
     launch(*arguments(folder, f"--http-endpoint=127.0.0.1:{port}"))
     path = offered(folder)
@@ -303,7 +310,7 @@ def test_a_socket_of_another_name_is_unhealthy(
 def test_a_listener_that_hangs_is_unhealthy_in_time(
     launch: Launch, folder: Path, driver: IdentityDriver
 ) -> None:
-    """NRT-023, NRD-007: the reference may block for 30 s."""
+    """NRT-023, NRD-007: the probe fails within 15 s. Upstream's registrar can block for 30 s."""
     port = free_port()
     launch(*arguments(folder, f"--http-endpoint=127.0.0.1:{port}"))
     path = offered(folder)
@@ -319,7 +326,7 @@ def test_a_listener_that_hangs_is_unhealthy_in_time(
 def test_a_long_path_is_refused_clearly(
     launch: Launch, folder: Path, driver: IdentityDriver
 ) -> None:
-    """NRT-026."""
+    """NRT-026: the path of a unix socket has at most 107 bytes."""
     long = folder / ("d" * 100)
     long.mkdir()
     process = launch(
@@ -333,7 +340,7 @@ def test_a_long_path_is_refused_clearly(
 def test_a_driver_that_changed_its_name_ends_the_process(
     launch: Launch, folder: Path, driver: IdentityDriver
 ) -> None:
-    """NRD-005: the new name needs a new registration."""
+    """NRD-005: the process ends, because the new name needs a new registration."""
     process = launch(*arguments(folder))
     path = offered(folder)
     driver.stop()
@@ -345,7 +352,7 @@ def test_a_driver_that_changed_its_name_ends_the_process(
 
 
 def test_both_in_one_process(launch: Launch, folder: Path, driver: IdentityDriver) -> None:
-    """`csi-fleet node`: the liveness probe and the registrar, one container less, and light."""
+    """`csi-fleet node` is liveness probe and registrar in one container, and uses little memory."""
     port = free_port()
     flags = arguments(folder, f"--http-endpoint=127.0.0.1:{port}")[1:]
     process = launch("node", *flags)
@@ -368,7 +375,7 @@ def test_both_in_one_process(launch: Launch, folder: Path, driver: IdentityDrive
 
 
 def test_it_is_light(launch: Launch, folder: Path, driver: IdentityDriver) -> None:
-    """At most 35 MiB, and idle: below 0.1 % of a core."""
+    """It uses less than 35 MiB, and less than 0.1 % of a core when idle."""
     process = launch(*arguments(folder))
     offered(folder)
     assert memory_mib(process.pid) < 35

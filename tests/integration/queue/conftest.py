@@ -1,4 +1,4 @@
-"""A queue with a clock of its own and a list in place of Celery."""
+"""Provide work queues with a settable clock and with a list in place of Celery."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workers.queue.workqueue import WorkQueue
 
 @dataclass
 class Bench:
-    """Processes of one fleet, their common clock and every list they woke."""
+    """The processes of one installation, their common clock and all Celery lists they woke."""
 
     client: redis.Redis
     now_ms: int = 1_700_000_000_000
@@ -35,23 +35,23 @@ class Bench:
 
     @property
     def due(self) -> list[Key]:
-        """The keys that wait for their turn, lane by lane."""
+        """The due keys, lane by lane."""
         return due_keys(self.client)
 
     def advance(self, seconds: float) -> None:
         self.now_ms += round(seconds * 1000)
 
     def take(self, queue: WorkQueue, key: Key, *locks: Lock | str) -> Lease | None:
-        """The next key of this key's lane, which must be this one; None where none is due."""
+        """Return the lease of the next key of this key's lane, which must be this key, or None."""
         return take(queue, key, *locks)
 
     def may_take(self, queue: WorkQueue, *kinds: str) -> bool:
-        """Whether one of these kinds' keys of driver `d`, or a claim, may be taken now."""
+        """Return True if a key of these kinds (default: claims) of driver `d` can be taken now."""
         lease = queue.take("d", kinds or ["claims"])
         return lease is not None and queue.release(lease)
 
     def run_next(self, queue: WorkQueue, *locks: Lock | str) -> Lease:
-        """Take the first due key; a lock given by its name is exclusive."""
+        """Take the first due key. A lock given as a string is exclusive."""
         key = self.due[0]
         lease = queue.take(key.driver, [key.kind])
         assert lease is not None
@@ -59,7 +59,7 @@ class Bench:
         return lease
 
     def hand_over(self, one: WorkQueue, two: WorkQueue, *locks: Lock | str) -> tuple[Lease, Lease]:
-        """The first due key goes from `one`, which is silent for too long, to `two`."""
+        """Move the first due key from `one`, whose lease expires without a heartbeat, to `two`."""
         old = self.run_next(one, *locks)
         self.advance(4.1)
         two.heartbeat()
@@ -74,7 +74,7 @@ def bench(redis_client: redis.Redis) -> Bench:
 
 @pytest.fixture
 def start_queue(bench: Bench) -> Callable[..., WorkQueue]:
-    """A registered process whose lanes of driver `d` have a limit."""
+    """Return a function that starts a process whose lanes of driver `d` have a limit."""
 
     def start(concurrency: int = 10, **limits: float) -> WorkQueue:
         queue = bench.process()

@@ -1,4 +1,4 @@
-"""What is known of a driver's capacity objects, and that nothing of it stays behind."""
+"""The stored state of a driver's capacity objects, and its removal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ def test_objects_are_known_by_item_and_by_uid(store):
 
 
 def test_what_is_dropped_leaves_nothing_behind(store, redis_client):
-    """Objects come and go for years: neither they nor their uids may pile up."""
+    """Dropped objects leave no entries.
+
+    Objects are created and deleted for years, so nothing may accumulate.
+    """
     objects = {"fast/z1": an_object("u1"), "fast/z2": an_object("u2")}
     store.put(DRIVER, objects)
     store.drop(DRIVER, objects)
@@ -72,7 +75,10 @@ LISTED = an_object("u1", "10")
     ],
 )
 def test_a_plan_does_not_take_back_what_was_written_since_its_list(store, before, known, stays):
-    """Versions grow as numbers, not as text."""
+    """A plan does not overwrite a version that is newer than its list.
+
+    Versions are compared as numbers, not as text.
+    """
     if known is not None:
         store.put(DRIVER, {"fast/z1": known})
     noted = {} if before is None else {"fast/z1": before}
@@ -83,7 +89,7 @@ def test_a_plan_does_not_take_back_what_was_written_since_its_list(store, before
 
 
 def test_a_version_that_cannot_be_compared_is_not_newer(store):
-    """The plan's list is the truth where nothing proves that something came after it."""
+    """If nothing proves that an object is newer than the plan's list, the listed object wins."""
     listed = an_object("u1", "none")
     store.put(DRIVER, {"fast/z1": an_object("u1", "11")})
     store.replace(DRIVER, {}, {"fast/z1": listed}, {})
@@ -91,7 +97,7 @@ def test_a_version_that_cannot_be_compared_is_not_newer(store):
 
 
 def test_a_plan_is_known_until_redis_loses_it(store, redis_client):
-    """CAP-041: before a plan an absent object means nothing."""
+    """CAP-041: before the first plan, the absence of an object proves nothing."""
     assert store.known(DRIVER, "fast/z1") == (False, None)
     assert store.noticed(DRIVER) is None
     store.put(DRIVER, {"fast/z1": an_object("u1")})
@@ -106,7 +112,7 @@ def test_a_plan_is_known_until_redis_loses_it(store, redis_client):
 
 
 def test_a_plan_takes_over_from_the_one_before(store, redis_client):
-    """What it does not assign any more is forgotten, what was obsolete before too."""
+    """A new plan removes objects that it does not assign, and the old plan's obsolete objects."""
     before = {"fast/z1": an_object("u1"), "fast/z2": an_object("u2")}
     store.put(DRIVER, before)
     store.replace(DRIVER, {}, {}, {"old": "u9", "older": "u8"})
@@ -130,7 +136,7 @@ def test_an_object_stands_for_its_item_until_another_does(store):
 
 @pytest.mark.parametrize("value", ["{oops", "{}", '{"metadata": []}', '{"metadata": null}'])
 def test_what_is_no_object_is_set_aside_and_counts_as_absent(store, redis_client, value):
-    """By all who read it."""
+    """Each read function moves a value that is not an object to the quarantine and ignores it."""
     place = NAMES["capacity"].full + DRIVER
     for read in (
         lambda: store.all(DRIVER) == {},
@@ -146,7 +152,7 @@ def test_what_is_no_object_is_set_aside_and_counts_as_absent(store, redis_client
 
 
 def test_a_plan_of_many_objects_is_written_and_dropped_as_a_whole(store):
-    """More than one command takes."""
+    """A plan with more objects than one Redis command takes is written and dropped completely."""
     many = {f"fast/z{number}": an_object(f"u{number}") for number in range(600)}
     store.replace(DRIVER, {}, many, {})
     assert store.all(DRIVER) == many
@@ -157,7 +163,7 @@ def test_a_plan_of_many_objects_is_written_and_dropped_as_a_whole(store):
 
 
 def test_keys_that_wait_for_a_retry_are_told_apart(store, redis_client):
-    """S-008: a poll adds none that is planned, a refresh shortens no back-off."""
+    """S-008: a poll adds no key that is already delayed; a refresh does not shorten a back-off."""
     keys = [capacity_key(DRIVER, f"fast/z{number}") for number in range(300)]
     redis_client.zadd(NAMES["delayed"].full, {keys[0].text: 1, keys[299].text: 2})
     redis_client.hset(NAMES["fails"].full, mapping={keys[1].text: 1, keys[298].text: 0})
@@ -167,7 +173,7 @@ def test_keys_that_wait_for_a_retry_are_told_apart(store, redis_client):
 
 
 def test_turns_are_a_bucket_of_one_driver(store):
-    """CAP-071: the first burst is free, then each writer waits for its place."""
+    """CAP-071: the first burst is free, then each write waits for its token."""
     assert [store.turn(DRIVER, qps=0.001, burst=2) for _ in range(2)] == [0, 0]
     assert 990 < store.turn(DRIVER, qps=0.001, burst=2) <= 1000
     assert store.turn("other", qps=0.001, burst=0) == 0, "at least one"

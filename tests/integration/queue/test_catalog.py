@@ -1,4 +1,4 @@
-"""The catalog: newer wins, readers follow by version, a gap proves nothing until complete."""
+"""The catalog: newer versions win, readers follow by version, and absence needs a complete kind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ def reader(redis_client: redis.Redis, writer: CatalogWriter) -> CatalogReader:
 
 
 def test_nothing_is_concluded_before_the_watcher_declared_it_complete(redis_client, writer):
-    """M-017: an absent class may only not have been written yet."""
+    """M-017: before a kind is complete, readers raise.
+
+    A class can be absent only because the watcher has not written it yet.
+    """
     reader = CatalogReader(redis_client)
     writer.write("classes", [("fast", "5", {"a": 1})])
     for read in (lambda: reader.get("classes", "fast"), lambda: reader.attachment("pv")):
@@ -41,7 +44,10 @@ def test_nothing_is_concluded_before_the_watcher_declared_it_complete(redis_clie
 
 
 def test_a_kind_that_lost_changes_is_incomplete_until_its_next_list(writer, reader):
-    """Also for a reader that has a copy; the other kinds go on."""
+    """A kind that lost changes is incomplete until its next list, also for readers with a copy.
+
+    The other kinds stay complete.
+    """
     writer.write("classes", [("fast", "5", {"a": 1})])
     assert reader.get("classes", "fast") == {"a": 1}
     writer.mark_incomplete([])
@@ -103,16 +109,21 @@ def test_tombstones_are_pruned_and_readers_that_missed_them_reload(redis_client,
 
 
 def test_a_list_drops_no_tombstone_that_is_newer(writer, reader):
-    """Of two watchers one may be behind: what it lists and sees then is older than the removal."""
+    """An old list does not remove newer tombstones.
+
+    One of two watchers can be behind, with a list and a watch older than the removal.
+    """
     writer.write("attachments", [("pv", "105", {"va": "node"})])  # the watcher that is ahead
     writer.write("attachments", [("pv", "110", None)])
-    writer.replace("attachments", [], "100")  # the one that is behind: a list of before both
-    writer.write("attachments", [("pv", "105", {"va": "node"})])  # its watch, and then it dies
+    # the watcher that is behind: its list is older than both
+    writer.replace("attachments", [], "100")
+    # an event of its watch, before it dies
+    writer.write("attachments", [("pv", "105", {"va": "node"})])
     assert reader.attachment("pv") is None
 
 
 def test_what_came_back_since_the_scan_is_not_pruned_and_nobody_reloads(redis_client, writer):
-    """Another watcher wrote it in between; readers go on from the version they know."""
+    """An object that another watcher wrote after the scan is not pruned, and no reader reloads."""
     scripts, epoch = Scripts(redis_client), writer.epoch()
     writer.write("nodes", [("a", "1", {})])
     known = scripts.run("catalog_read", epoch, "nodes", 0)[1][2]
@@ -123,7 +134,10 @@ def test_what_came_back_since_the_scan_is_not_pruned_and_nobody_reloads(redis_cl
 
 
 def test_tombstones_are_pruned_though_their_versions_were_lost(redis_client, writer):
-    """Readers ahead of a lost counter reload anyway."""
+    """Tombstones are pruned after the loss of their versions.
+
+    Readers that are ahead of a lost counter reload anyway.
+    """
     writer.write("nodes", [("a", "1", {}), ("a", "2", None)])
     redis_client.delete(NAMES["versions"].full)
     writer.replace("nodes", [], "3")
@@ -131,7 +145,9 @@ def test_tombstones_are_pruned_though_their_versions_were_lost(redis_client, wri
 
 
 def test_lease_state_saves_the_round_trip_until_something_changes(redis_client, writer, reader):
-    """Architecture 7: TAKE carries the versions, so an unchanged catalog is not asked for."""
+    """A reader does not query an unchanged catalog,
+    because the lease carries the catalog's versions.
+    """
     queue = WorkQueue(redis_client, publish=lambda _: None)
     queue.register_process()
     queue.set_limits("claims|d", 5)
@@ -171,9 +187,12 @@ def test_refresh_after_a_wipe_forgets_the_old_life(redis_client, writer, reader)
 def test_unreadable_entry_is_set_aside_and_listed_again(
     redis_client, writer, reader, caplog, broken
 ):
-    """A broken class is no absent class: the watcher is asked to write it again."""
+    """An unreadable class makes the kind incomplete until the watcher writes it again.
+
+    It does not count as absent.
+    """
     redis_client.hset(NAMES["catalog"].full + "classes", "fast", broken)
-    for _ in range(2):  # until the watcher looks
+    for _ in range(2):  # until the watcher checks
         with pytest.raises(CatalogIncomplete):
             reader.get("classes", "fast")
     epoch = writer.epoch()
@@ -195,7 +214,10 @@ def test_attachment_is_read_straight(writer, reader):
 
 
 def test_a_reader_follows_without_touching_what_others_hold(writer, reader):
-    """A copy is replaced as a whole, so a pass needs no lock; without a change it stays."""
+    """A change replaces a reader's whole copy, so a pass needs no lock.
+
+    Without a change the copy stays the same object.
+    """
     writer.write("nodes", [("a", "1", {}), ("b", "1", {}), ("c", "1", {})])
     first = reader.all("nodes")
     assert reader.all("nodes") is first
@@ -205,7 +227,9 @@ def test_a_reader_follows_without_touching_what_others_hold(writer, reader):
 
 
 def test_a_deleted_object_is_no_unreadable_one(redis_client, writer, reader):
-    """Its version is kept, else a late write would bring it back."""
+    """The entry of a deleted object keeps its version,
+    because otherwise a late write would restore the object.
+    """
     writer.write("nodes", [("a", "1", {}), ("a", "2", None), ("b", "1", {})])
     assert reader.all("nodes") == {"b": {}}
     writer.write("nodes", [("b", "3", None)])
@@ -216,7 +240,7 @@ def test_a_deleted_object_is_no_unreadable_one(redis_client, writer, reader):
 
 
 def test_what_was_removed_as_a_whole_is_gone_for_readers_that_follow(redis_client, writer, reader):
-    """Its entry is away, the note that it changed is still there."""
+    """Readers drop an object whose entry is removed while the note of its change still exists."""
     writer.write("nodes", [("a", "1", {}), ("b", "1", {})])
     reader.all("nodes")
     writer.write("nodes", [("b", "2", {"b": 2})])
@@ -253,7 +277,7 @@ def test_a_lease_saves_the_round_trip_only_where_its_state_is_known(
 
 
 def test_a_reader_that_never_asked_knows_nothing(redis_client):
-    """Whatever a lease says: a new process has no copy."""
+    """A new process has no copy, so it raises, whatever its lease contains."""
     state = CatalogState("", {}, frozenset({"nodes"}))
     with pytest.raises(CatalogIncomplete):
         CatalogReader(redis_client).all("nodes", state)

@@ -1,4 +1,4 @@
-"""Who may do what with the catalog (COR-4): a worker reads it, the watcher alone writes it."""
+"""Permissions for the catalog: workers read it, and only the watcher writes it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ def server(redis_binary, tmp_path):
 
 @pytest.mark.parametrize("user", ["worker", DRIVER_USER])
 def test_a_reader_of_few_rights_has_an_unreadable_entry_listed_anew(server, user):
-    """Else each pass of every driver ends there until somebody mends Redis by hand."""
+    """A reader with few permissions can ask for a new list of a kind.
+
+    Otherwise an unreadable entry would fail each pass of every driver until an operator repairs
+    Redis.
+    """
     operator = server.client("operator")
     writer = CatalogWriter(server.client("watcher"))
     epoch = writer.epoch()
@@ -41,7 +45,10 @@ def test_a_reader_of_few_rights_has_an_unreadable_entry_listed_anew(server, user
 
 
 def test_what_a_reader_may_not_set_aside_counts_as_absent(server, caplog):
-    """The watcher only reads the records of capacity; who owns them sets them aside."""
+    """A reader without write permission leaves the record in place and ignores it.
+
+    The watcher only reads capacity records; their owner moves them to the quarantine.
+    """
     operator = server.client("operator")
     key = NAMES["capacity"].full + "d"
     operator.hset(key, "item", "{broken")

@@ -1,4 +1,4 @@
-"""Versions of the catalog and of the drivers' registry: what a reader is sent, and what is gone."""
+"""Versions of the catalog and of the drivers' registry: what readers receive, and removals."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ def test_a_reader_is_sent_what_changed_or_everything(bench, scripts, epoch, know
     [("now", "now", 1), ("now", "before", 0), ("now", None, 0), (None, None, 0), (None, "now", 0)],
 )
 def test_a_kind_is_complete_in_the_life_that_wrote_it(bench, scripts, epoch, mark, is_complete):
-    """M-017: for readers with a copy and for those of a single object."""
+    """M-017: a kind is complete only in the epoch in which
+    it was written, for readers of all objects and of one.
+    """
     if epoch:
         bench.client.set(EPOCH, epoch)
     if mark:
@@ -109,7 +111,10 @@ def test_the_newer_version_of_an_object_is_kept_and_counted(bench, put, before, 
 
 
 def test_each_change_of_a_call_has_its_version(bench, put):
-    """A counter that was lost begins at the time, above all that were given."""
+    """Each change in a call gets its own version.
+
+    A lost counter restarts at the current time, above all earlier versions.
+    """
     assert put(("a", "5", "{}"), ("b", "5", "{}"), ("c", "5", "")) == 2
     first = NOW * 1000
     assert bench.client.zrange(CHANGES, 0, -1, withscores=True) == [
@@ -120,7 +125,10 @@ def test_each_change_of_a_call_has_its_version(bench, put):
 
 @pytest.mark.parametrize(("listed", "pruned"), [("9", 0), ("10", 1), ("11", 1)])
 def test_a_tombstone_goes_with_a_list_that_is_not_older(scripts, put, listed, pruned):
-    """Compared as numbers."""
+    """A list removes tombstones that are not newer than the list.
+
+    Versions are compared as numbers.
+    """
     put(("a", "5", "{}"), ("a", "10", ""))
     assert scripts.run("catalog_prune", "nodes", listed, "a") == pruned
 
@@ -134,12 +142,14 @@ def test_what_is_pruned_leaves_nothing_behind(bench, scripts, put):
 
 
 def keep(scripts, *rows, process="p", ttl=10_000):
-    """Announce drivers (name, record, connected)."""
+    """Register drivers, given as rows of (name, record, is_connected)."""
     return scripts.run("drivers_keep", process, ttl, *(part for row in rows for part in row))
 
 
 def test_a_driver_that_comes_back_is_a_change_again(bench, scripts):
-    """However much alike: whoever follows the version has to hear of it both times."""
+    """A driver that expires and returns changes the
+    version both times, even if its record is the same.
+    """
     assert keep(scripts, ("d", "{}", 0)) == [1, []]
     assert keep(scripts, ("d", "{}", 0)) == [0, []]
     version = int(bench.client.hget(VERSIONS, "drivers"))
@@ -167,7 +177,10 @@ def test_a_driver_is_served_until_the_last_millisecond(bench, scripts, later, na
 def test_who_is_connected_hears_that_its_driver_counts_as_lost(
     bench, scripts, paused, is_told, is_connected
 ):
-    """COR-13: by the driver's name, whichever controllers the process runs for it."""
+    """A connected process learns that its driver is paused as lost.
+
+    The driver's name decides, whichever controllers the process runs.
+    """
     bench.client.hset(NAMES["paused"].full, "driver claims|another", f"{NOW + 5} gone")
     if paused is not None:
         bench.client.hset(NAMES["paused"].full, paused, f"{NOW + 5} gone")

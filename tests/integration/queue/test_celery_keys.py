@@ -1,4 +1,4 @@
-"""Beat or a worker's Celery fill Redis: others get new work within one look (SEC2-7)."""
+"""If beat or a worker's Celery user fills Redis, one scan makes room for other drivers' work."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def keys(server):
 
 
 def go_round(keys):
-    """One look at every key."""
+    """Scan all keys once."""
     keys.step()
     while keys._cursor:
         keys.step()
 
 
 def working(server):
-    """The queue as a worker of another driver has it."""
+    """Return the queue of a worker of another driver."""
     queue = WorkQueue(server.client("worker"), publish=lambda _: None)
     queue.register_process()
     return queue
@@ -70,8 +70,8 @@ def test_what_fills_redis_is_deleted_and_others_get_new_work(server, keys, what)
     with server.client(user) as client:
         for number in range(FILL // len(PIECE)):
             fill(client, number)
-    # The limit moves to what is stored: a list that grows up to a fixed limit leaves room for a key
-    # as soon as its client's buffers go.
+    # The limit is set to what is stored now. With a fixed limit, a filling list would leave room
+    # for a key as soon as its client's buffers are freed.
     with server.client("tester") as client:
         client.config_set("maxmemory", client.info("memory")["used_memory_dataset"])
     with pytest.raises(QueueFull):
@@ -94,7 +94,9 @@ def test_flower_has_no_command_that_fills(server, keys):
 
 
 def test_who_sends_halves_of_commands_is_cut_off(server, keys):
-    """Buffers of connections count as Redis' memory too."""
+    """Redis disconnects a client with incomplete commands,
+    because buffers of connections also count as memory.
+    """
     clients = [server.client("flower") for _ in range(10)]
     before = server.client("tester").info()["evicted_clients"]
     head = "*3\r\n$7\r\nPUBLISH\r\n$16\r\n/0.celery.pidbox\r\n$5000000\r\n"
@@ -104,7 +106,7 @@ def test_who_sends_halves_of_commands_is_cut_off(server, keys):
         try:
             connection._sock.sendall(head.encode() + b"x" * 4_000_000)
         except OSError:
-            continue  # it is cut off already
+            continue  # it is already disconnected
     working(server).add([Key("claims", SERVED, "shop/b", "u")])
     assert server.client("tester").info()["evicted_clients"] > before
 

@@ -1,8 +1,7 @@
-"""The clock of Redis' host is set, back or forward, in each state that a key can be in.
+"""The clock of the Redis host is set back or forward in each state that a key can have.
 
-A real Redis whose wall clock steps (tests/support/wallclock.py); processes wait by their own
-clocks, which is what a step of Redis' must not be felt by: whatever is due at a time is due then,
-and not before.
+The tests use a real Redis whose wall clock steps (tests/support/wallclock.py). Processes wait by
+their own clocks. A step must not change when something is due, neither to earlier nor to later.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from workers.queue.workqueue import WorkQueue
 
 HOUR, DAY = 3600, 24 * 3600
 STEPS = {"back 1 h": -HOUR, "forward 1 h": HOUR, "back 1 d": -DAY, "forward 1 d": DAY}
-SLOW = 15.0  # a loaded machine; none of the steps is as short
+SLOW = 15.0  # for a loaded machine; every step is longer
 LANE = "claims|d"
 
 
@@ -53,7 +52,7 @@ def stepped_redis(redis_binary, tmp_path_factory, clock):
 
 @dataclass
 class Fleet:
-    """Two processes over a Redis whose clock steps: `one` may die, `two` works on."""
+    """Two processes that use a Redis whose clock steps: `one` may die, `two` continues to work."""
 
     client: redis.Redis
     clock: WallClock
@@ -75,7 +74,7 @@ class Fleet:
         return lease
 
     def turn(self) -> None:
-        """What processes do all the time; `two` begins whatever there is."""
+        """Do the regular work of the processes; `two` begins every key it can take."""
         self.two.heartbeat()
         self.two.pump()
         while self.messages:
@@ -90,7 +89,7 @@ class Fleet:
         time.sleep(0.02)
 
     def begins(self, name: str) -> float:
-        """Seconds until `two` begins that key."""
+        """Wait until `two` begins the key, and return the seconds this takes."""
         start = time.monotonic()
         while name not in self.begun:
             assert time.monotonic() - start < SLOW, f"{name} is held back"
@@ -98,7 +97,7 @@ class Fleet:
         return time.monotonic() - start
 
     def stays(self, name: str, seconds: float) -> None:
-        """The key is not begun meanwhile."""
+        """Assert that the key is not begun for this time."""
         start = time.monotonic()
         while time.monotonic() - start < seconds:
             self.turn()
@@ -177,12 +176,14 @@ def test_a_key_that_waits_for_a_dead_one_s_lock_comes(fleet, step):
 
 
 def said(fleet, seconds: float) -> str:
-    """A pause as the ConfigMap has it: when it ends, by the clock of Redis' host."""
+    """Return a pause in the ConfigMap's format: its end by the Redis host's clock, and a reason."""
     return f"{round((read_clock(fleet.client).shown_now + seconds) * 1000)} x"
 
 
 def test_an_operator_s_pause_lasts_as_long_as_he_said(fleet, step):
-    """However often the watcher mirrors it."""
+    """An operator's pause lasts its time through a step
+    of the clock, however often the watcher mirrors it.
+    """
     pauses, pause = Pauses(fleet.client, fleet.one), said(fleet, 3)
     assert pauses.mirror(Recorded("5", {"driver d": pause}))
     fleet.one.add([claim("paused")])
@@ -209,12 +210,12 @@ def test_the_pause_of_a_class_lasts_as_long_as_he_said(fleet, step):
 
 
 def test_a_lost_driver_gets_calls_again(fleet, step):
-    """Its pause ends by itself when nobody says any more that it is lost."""
+    """The pause of a lost driver expires when no process reports the loss any longer."""
     Links(fleet.client, publish=fleet.messages.extend).lost("d", "socket is gone")
     fleet.one.add([claim("held")])
     assert fleet.messages == []
     paused = NAMES["paused"].full
-    for lane, text in fleet.client.hgetall(paused).items():  # not 15 s
+    for lane, text in fleet.client.hgetall(paused).items():  # shortens the pause from 15 s
         fleet.client.hset(paused, lane, b"%d gone" % (int(text.split()[0]) - 13_000))
     step()
     fleet.begins("held")
@@ -235,7 +236,7 @@ def test_a_throttled_lane_grows_again(fleet, step):
     fleet.client.hset(limits, mapping={"cap": 1, "cap_step": 1000})
     step()
     fleet.one.add([claim("a"), claim("b")])
-    fleet.take(fleet.one, "a")  # the lane's only place
+    fleet.take(fleet.one, "a")  # takes the only place of the lane
 
     def has_room() -> bool:
         fleet.one.heartbeat()
@@ -247,7 +248,9 @@ def test_a_throttled_lane_grows_again(fleet, step):
 
 
 def test_a_call_of_the_dead_is_waited_for_and_no_longer(fleet, step):
-    """A driver that takes one call at a time."""
+    """A dead worker's call blocks a driver that takes one
+    call at a time until the call's deadline, and no longer.
+    """
     for queue in (fleet.one, fleet.two):
         queue.set_limits(LANE, 1, hold_seconds=3)
     fleet.one.add([claim("dead"), claim("next")])
@@ -314,11 +317,13 @@ def test_several_steps_change_nothing_either(fleet, clock, steps):
 
 
 def test_a_step_is_felt_in_no_stamp_and_shown_in_each(fleet, step):
-    """People compare what they are shown with other machines' times."""
+    """Stamps ignore a step, but shown times follow it, so
+    that people can compare them with other machines' times.
+    """
     stamped = time.monotonic()
     fleet.turn()
     before = read_clock(fleet.client)
-    # A step takes back what the clock showed since its last stamp, and nothing else.
+    # A step takes back the time that the clock showed since its last stamp, and nothing else.
     lost_ms = (time.monotonic() - stamped) * 1000
     step()
     fleet.turn()
@@ -340,10 +345,13 @@ def test_the_clock_goes_on_over_the_loss_of_data(fleet, step):
 
 
 def test_time_in_which_nobody_called_is_none(fleet, clock):
-    """COR-11: what all held while all were away is theirs for a moment when they come back."""
+    """Time without any call does not expire leases.
+
+    After an outage of all processes, the holders have a moment to renew them.
+    """
     fleet.one.add([claim("mine")])
     lease = fleet.take(fleet.one, "mine")
-    clock.step(60)  # a minute in which no script ran looks the same
+    clock.step(60)  # equals a minute in which no script ran
     fleet.stays("mine", 0.5)
     fleet.one.heartbeat()
     assert fleet.one.done(lease)
@@ -354,7 +362,10 @@ def test_time_in_which_nobody_called_is_none(fleet, clock):
 def test_redis_starts_again_while_its_host_s_clock_is_set(
     redis_binary, tmp_path, seconds, keeps_data
 ):
-    """After a power failure the machine boots with a clock that is wrong, or right at last."""
+    """Keys and leases survive a restart of Redis with a clock step.
+
+    After a power failure a machine's clock can be wrong, or be corrected.
+    """
     clock = WallClock(tmp_path / "clock", ahead_seconds=HOUR)
     (tmp_path / "redis").mkdir()
     server = RedisServer(
@@ -383,7 +394,10 @@ def test_redis_starts_again_while_its_host_s_clock_is_set(
 
 
 def test_a_clock_that_two_services_set_in_turns_ends_no_lease_and_no_back_off(fleet, clock):
-    """Each step forward counts as a second at most, as time in which nobody called does."""
+    """Repeated steps expire no lease and no back-off.
+
+    Each step forward counts as one second at most, as does time without any call.
+    """
     fleet.one.add([claim("mine"), claim("fails")])
     lease = fleet.take(fleet.one, "mine")
     fleet.one.fail(fleet.take(fleet.one, "fails"), base_seconds=30, cap_seconds=30)

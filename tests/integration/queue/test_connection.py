@@ -1,4 +1,4 @@
-"""A connection that is dead, or leads to a server that is no master any more (COR-10, COR-12)."""
+"""Connections that are dead or lead to a server that is no longer the master."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def pair(redis_binary, tmp_path):
-    """A master, a replica in step, and an address that leads to the master."""
+    """Return a master, a replica in sync, and a proxy whose address leads to the master."""
     servers = []
     for name in ("master", "replica"):
         (tmp_path / name).mkdir()
@@ -44,7 +44,7 @@ def pair(redis_binary, tmp_path):
 
 
 def demote(master, replica, proxy):
-    """A planned fail-over by plain REPLICAOF: the old master lives on, with its connections."""
+    """Fail over by plain REPLICAOF: the old master keeps running and keeps its connections."""
     with redis.Redis(port=replica.port) as client:
         client.replicaof("NO", "ONE")
     with redis.Redis(port=master.port) as client:
@@ -53,7 +53,7 @@ def demote(master, replica, proxy):
 
 
 def test_a_demoted_master_is_left_by_the_connections_that_were_open(pair):
-    """COR-12: the address leads elsewhere, but nobody closes what is open."""
+    """Clients leave a demoted master, although nothing closes the connections that are open."""
     master, replica, proxy = pair
     url = f"redis://127.0.0.1:{proxy.port}/0"
     queue = WorkQueue(connect(url), publish=publisher(make_app(_settings(url))))
@@ -64,7 +64,7 @@ def test_a_demoted_master_is_left_by_the_connections_that_were_open(pair):
         wait_until(lambda: direct.llen("drv.d") == 1, 20, "the first message")
         demote(master, replica, proxy)
         assert queue.heartbeat() is False
-        direct.delete("drv.d")  # whoever read it is gone
+        direct.delete("drv.d")  # a reader that is gone took the message
         queue.add([claim_key("d", "ns", "two", "u2")])
 
         def is_admitted():
@@ -75,7 +75,9 @@ def test_a_demoted_master_is_left_by_the_connections_that_were_open(pair):
 
 
 def test_a_master_that_lost_its_replicas_is_asked_for_again(pair):
-    """With min-replicas-to-write a cut-off master refuses: somewhere there may be another."""
+    """A client connects again if its master refuses
+    writes for lack of replicas (min-replicas-to-write).
+    """
     master, replica, proxy = pair
     client = connect(f"redis://127.0.0.1:{proxy.port}/0")
     scripts = Scripts(client)
@@ -93,7 +95,7 @@ def test_a_master_that_lost_its_replicas_is_asked_for_again(pair):
 
 
 def test_a_silent_connection_costs_no_lease(redis_server, redis_client):
-    """COR-10: nobody tells of a half-open connection; the heartbeat must notice in time."""
+    """A half-open connection reports no error, so the heartbeat must notice it in time."""
     with TcpProxy(redis_server.port) as proxy:
         url = f"redis://127.0.0.1:{proxy.port}/0"
         lost = []
@@ -115,7 +117,7 @@ def test_a_silent_connection_costs_no_lease(redis_server, redis_client):
             end = lease.valid_until
             wait_until(lambda: lease.valid_until > end, 10, "the lease is renewed")
             assert proxy.fall_silent() >= 2
-            # Four of its times to live later it is still the same one.
+            # After four lifetimes of a lease, the process still holds the same lease.
             wait_until(lambda: lease.valid_until > end + 16, 60, "it is renewed again")
         finally:
             beats.stop()
@@ -131,12 +133,15 @@ ASKING = {
 
 @pytest.mark.parametrize("ask", ASKING.values(), ids=ASKING)
 def test_a_host_that_drops_packets_costs_a_command_seconds(redis_server, monkeypatch, ask):
-    """Liveness takes a thread for one that hangs if each attempt connects again and again."""
+    """A command fails after few connection attempts.
+
+    Otherwise the liveness probe would report its thread as hanging.
+    """
     tries = []
     real = Connection._connect
 
     def drop(connection):
-        if connection.port != proxy.port:  # a thread that another test left
+        if connection.port != proxy.port:  # a thread of another test
             return real(connection)
         tries.append(1)
         raise TimeoutError
@@ -160,7 +165,7 @@ def test_a_host_that_drops_packets_costs_a_command_seconds(redis_server, monkeyp
 @pytest.mark.parametrize("size", [1, 20_000_000], ids=["short", "longer than all buffers"])
 @pytest.mark.parametrize("address", ["url", "unix_url"])
 def test_a_server_that_stands_still_costs_one_time_out(redis_binary, tmp_path, address, size):
-    """COR-10: also while a command is being sent."""
+    """A frozen server costs one timeout, also while a command is being sent."""
     server = RedisServer(redis_binary, tmp_path).start()
     client = connect(getattr(server, address), socket_timeout_seconds=2, retries=0)
     assert client.ping()
@@ -169,7 +174,7 @@ def test_a_server_that_stands_still_costs_one_time_out(redis_binary, tmp_path, a
         begin = time.monotonic()
         with pytest.raises(redis.TimeoutError):
             client.set("csifleet:epoch", "x" * size)
-        # Two would be four seconds; in between lies what a slow machine takes for all else.
+        # Two timeouts would take four seconds. The margin is for a slow machine.
         assert 1.9 < time.monotonic() - begin < 3.9
     finally:
         server.kill()
@@ -177,7 +182,9 @@ def test_a_server_that_stands_still_costs_one_time_out(redis_binary, tmp_path, a
 
 
 def test_a_connection_that_died_unnoticed_costs_no_command(redis_server, redis_client):
-    """The pool finds out, or the command, which is repeated over a new one."""
+    """A dead connection fails no command: the pool
+    notices it, or the command is repeated over a new one.
+    """
     client = connect(redis_server.url)
     assert client.ping()
     assert redis_client.client_kill_filter(_type="normal", skipme=True) >= 1
@@ -187,7 +194,9 @@ def test_a_connection_that_died_unnoticed_costs_no_command(redis_server, redis_c
 
 
 def test_heartbeats_leave_wake_ups_to_others(redis_client):
-    """COR-10: the broker's connection may hang for longer than a lease lasts."""
+    """The heartbeat sends no messages, because the broker's
+    connection can hang for longer than a lease lasts.
+    """
     sent, now = [], [0.0]
     queue = WorkQueue(redis_client, publish=sent.extend, clock=lambda: now[0])
     queue.register_process()
@@ -196,7 +205,7 @@ def test_heartbeats_leave_wake_ups_to_others(redis_client):
     key = claim_key("d", "ns", "one", "u1")
     queue.add([key])
     now[0] = 3600.0
-    queue.heartbeat()  # declares the limits again, which allow the key
+    queue.heartbeat()  # declares the limits again, and they allow the key
     assert sent == []
     queue.pump()
     assert sent == ["drv.d"]
@@ -205,7 +214,9 @@ def test_heartbeats_leave_wake_ups_to_others(redis_client):
 def test_limits_and_pauses_of_many_lanes_cost_the_heartbeat_few_round_trips(
     redis_client, monkeypatch
 ):
-    """They are declared again now and then, and no lease is renewed meanwhile."""
+    """The heartbeat declares the limits and pauses of 600 lanes
+    in few round trips, because it renews no lease meanwhile.
+    """
     lanes, now = [f"claims|d{number}" for number in range(600)], [0.0]
     queue = WorkQueue(redis_client, publish=lambda _: None, clock=lambda: now[0])
     queue.register_process()
@@ -234,7 +245,7 @@ def _settings(url: str) -> Settings:
 
 
 def test_a_library_that_another_process_loaded_a_moment_ago_is_used(redis_client, monkeypatch):
-    """Both found none and both load it."""
+    """Two processes can load the library at the same time."""
     redis_client.function_flush()
     scripts = Scripts(redis_client)
     load = redis_client.function_load
@@ -249,7 +260,7 @@ def test_a_library_that_another_process_loaded_a_moment_ago_is_used(redis_client
 
 
 def test_a_redis_without_functions_is_refused_with_the_remedy(redis_client, monkeypatch):
-    """Redis 6 does not know the command."""
+    """A Redis without functions (Redis 6) is refused with a message that names the remedy."""
 
     def unknown(*_args):
         raise redis.ResponseError("unknown command `FCALL`, with args beginning with: ")

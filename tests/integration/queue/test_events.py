@@ -1,4 +1,4 @@
-"""Events of objects as two watchers tell them: each is worked on once, none is lost (COR-15)."""
+"""Two watchers report the same events: the queue handles each event once and loses none."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ def queue(start_queue):
 
 
 def test_the_other_watchers_copy_changes_nothing_while_the_key_runs(bench, queue):
-    """Before, it made the key dirty: the first failure was retried at once."""
+    """A second report of an event during the pass changes nothing.
+
+    Otherwise the first failure of the key would be retried at once.
+    """
     queue.add_events({KEY: "5"})
     lease = bench.run_next(queue)
     queue.add_events({KEY: "5"})
@@ -26,7 +29,10 @@ def test_the_other_watchers_copy_changes_nothing_while_the_key_runs(bench, queue
 
 
 def test_the_other_watchers_copy_changes_nothing_after_the_pass(bench, queue):
-    """Before, each pass of a slow watcher's cluster was done twice."""
+    """A second report of an event after the pass changes nothing.
+
+    Otherwise a cluster with one slow watcher would run each pass twice.
+    """
     queue.add_events({KEY: "5"})
     queue.done(bench.run_next(queue))
     for version in ("4", "5"):
@@ -36,7 +42,7 @@ def test_the_other_watchers_copy_changes_nothing_after_the_pass(bench, queue):
 
 @pytest.mark.parametrize("when", ["running", "retry planned", "done"])
 def test_a_newer_event_is_worked_on_whenever_it_comes(bench, queue, when):
-    """L-011: an update is handled at once; versions of more digits are newer."""
+    """L-011: an update is handled at once. Versions with more digits are newer."""
     queue.add_events({KEY: "9"})
     lease = bench.run_next(queue)
     if when == "retry planned":
@@ -50,7 +56,10 @@ def test_a_newer_event_is_worked_on_whenever_it_comes(bench, queue, when):
 
 
 def test_an_add_for_another_reason_is_no_copy(bench, queue):
-    """A class that came, a resync, a lost Redis: the object is as it was, the pass is needed."""
+    """An add without a version always counts.
+
+    After a new class, a resync or a loss of Redis, the object is unchanged but needs a pass.
+    """
     queue.add_events({KEY: "5"})
     queue.done(bench.run_next(queue))
     queue.add([KEY])
@@ -58,7 +67,10 @@ def test_an_add_for_another_reason_is_no_copy(bench, queue):
 
 
 def test_events_are_remembered_for_a_minute_at_least_and_not_for_ever(bench, queue, redis_client):
-    """Both watchers see an event within seconds; memory must not grow with all keys ever seen."""
+    """The versions of events are kept for a minute at least, and expire.
+
+    Both watchers see an event within seconds.
+    """
     queue.add_events({KEY: "5"})
     queue.done(bench.run_next(queue))
     bench.advance(59)
@@ -78,7 +90,10 @@ def test_events_are_remembered_for_a_minute_at_least_and_not_for_ever(bench, que
 def test_the_event_of_a_pass_own_write_leads_to_no_further_pass(
     bench, queue, event, passes, is_late
 ):
-    """One reconcile per deletion: what the pass wrote itself, or read later, it knows (COR-15)."""
+    """The event of a pass' own write causes no further pass, so a deletion needs one pass.
+
+    The pass knows the version it wrote or read last.
+    """
     queue.add_events({KEY: "5"})
     lease = bench.run_next(queue)
     if not is_late:
@@ -90,7 +105,10 @@ def test_the_event_of_a_pass_own_write_leads_to_no_further_pass(
 
 
 def test_an_add_for_another_reason_counts_whatever_the_pass_knows(bench, queue):
-    """A list after a gap, a detached volume: those carry no version and are never dropped."""
+    """An add without a version causes a pass, whatever version the pass before knew.
+
+    Such adds come after lists and for detached volumes.
+    """
     queue.add_events({KEY: "5"})
     lease = bench.run_next(queue)
     queue.add([KEY])
@@ -101,7 +119,9 @@ def test_an_add_for_another_reason_counts_whatever_the_pass_knows(bench, queue):
 
 @pytest.mark.parametrize("end", ["fail", "release"])
 def test_a_pass_that_does_not_end_well_knows_nothing(bench, queue, end):
-    """L-011: the event that came meanwhile leads to the next try at once."""
+    """L-011: after a pass that failed or was released,
+    an event during the pass leads to a retry at once.
+    """
     queue.add_events({KEY: "5"})
     lease = bench.run_next(queue)
     queue.add_events({KEY: "6"})
@@ -113,7 +133,7 @@ def test_a_pass_that_does_not_end_well_knows_nothing(bench, queue, end):
 
 
 def test_an_event_is_not_lost_with_its_process(bench, queue, start_queue):
-    """The key of a dead process is worked on again in any case, once."""
+    """An event during the pass of a process that dies leads to one new pass."""
     queue.add_events({KEY: "5"})
     bench.run_next(queue)
     queue.add_events({KEY: "6"})
@@ -124,7 +144,7 @@ def test_an_event_is_not_lost_with_its_process(bench, queue, start_queue):
     assert bench.due == []
 
 
-# What a lease says is known of its object: who begins with it reads nothing older.
+# A lease carries the newest known version of its object: its owner reads no older version.
 
 
 def test_a_lease_knows_the_newest_version_that_was_told(bench, queue):
@@ -141,7 +161,7 @@ def test_and_what_the_pass_before_read_or_wrote(bench, queue):
 
 
 def test_of_what_was_told_minutes_ago_nothing_is_known(bench, queue):
-    """The object is read as it is now."""
+    """A version from minutes ago is forgotten, so the object is read as it is now."""
     queue.add_events({KEY: "5"})
     bench.advance(180)
     assert bench.run_next(queue).seen == 0
@@ -149,7 +169,7 @@ def test_of_what_was_told_minutes_ago_nothing_is_known(bench, queue):
 
 @pytest.mark.parametrize("stored", ["", "x", "-1", "1" * 20, b"\xff", "0"])
 def test_what_is_no_version_is_none(bench, queue, redis_client, stored):
-    """By somebody's hand, or older than all."""
+    """A stored value that is not a version counts as none."""
     queue.add_events({KEY: "5"})
     (name,) = redis_client.keys("*:seen:*")
     redis_client.hset(name, KEY.text, stored)
@@ -161,7 +181,9 @@ def test_what_is_no_version_is_none(bench, queue, redis_client, stored):
 def test_what_a_pass_read_before_etcd_was_restored_hides_no_event(
     bench, queue, redis_client, is_late, is_noticed
 ):
-    """Versions of the history that etcd no longer has are higher than those of new events."""
+    """After a restore of etcd, new events lead to a pass,
+    although the versions of the lost history are higher.
+    """
     queue.add_events({KEY: "900"})
     lease = bench.run_next(queue)
     watcher = CatalogWriter(redis_client, now_ms=lambda: bench.now_ms)

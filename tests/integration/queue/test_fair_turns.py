@@ -1,4 +1,4 @@
-"""Whose turn is it? Tenants, kinds, retries and rates, as keys are taken (G11, G12)."""
+"""The order in which keys are taken: tenants, kinds, retries and rates (G11, G12)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LANE = "claims|d"
 
 
 def kinds_in(place: str) -> list[str]:
-    """The kinds whose work is announced in one Celery list."""
+    """Return the kinds whose work is announced in one Celery list."""
     return [kind for kind in CALL_KINDS if place_of("d", kind) == place]
 
 
@@ -23,12 +23,12 @@ def claim(name: str, namespace: str = "ns") -> Key:
 
 
 def names(queue) -> list[str]:
-    """Objects whose keys may be taken now, in order; they run from now on."""
+    """Take all keys that can be taken now and return their objects in order; they keep running."""
     return [lease.key.object for lease in take_all(queue, "d", "claims", "volumes")]
 
 
 def make_retries(bench, queue, *names_):
-    """Keys that failed once and are due."""
+    """Make keys that failed once and are due again."""
     queue.add([claim(name) for name in names_])
     for _ in names_:
         queue.fail(queue.take("d", ["claims"]), base_seconds=1, cap_seconds=1)
@@ -37,7 +37,9 @@ def make_retries(bench, queue, *names_):
 
 
 def test_a_tenant_that_comes_late_has_no_claim_to_the_turns_before(bench, start_queue):
-    """G12: it takes turns with whoever waits, and does not catch up."""
+    """G12: a tenant that arrives late takes turns
+    with the waiting tenants, and does not catch up.
+    """
     queue = start_queue(concurrency=1)
     queue.add([claim(f"a{number}", "early") for number in range(8)])
     for _ in range(4):
@@ -61,7 +63,7 @@ def test_turns_are_forgotten_when_nobody_waits(bench, start_queue):
 
 
 def test_kinds_of_a_driver_with_one_call_at_a_time_go_round_in_their_order(bench):
-    """G11: each kind after the other, the first again after the last."""
+    """G11: the kinds of a driver with one call at a time take turns in a fixed order."""
     queue = bench.process()
     for kind in CALL_KINDS:
         queue.set_limits(f"{kind}|d", 1, total=1)
@@ -84,7 +86,10 @@ def test_kinds_of_a_driver_with_one_call_at_a_time_go_round_in_their_order(bench
 def test_a_rate_allows_its_burst_and_the_next_quarter_second(
     bench, start_queue, rate, burst, taken
 ):
-    """A whole call is needed, and just one is enough."""
+    """A rate allows its burst and the tokens of the next quarter second.
+
+    Exactly one token is enough for a call.
+    """
     queue = start_queue(concurrency=9, rate_per_second=rate, burst=burst)
     queue.add([claim(str(number)) for number in range(9)])
     assert len(take_all(queue, "d", "claims")) == taken
@@ -109,7 +114,9 @@ def test_retries_go_on_where_the_first_attempts_end(bench, start_queue):
 
 
 def test_five_first_attempts_lie_between_two_retries(bench, start_queue):
-    """G12: counted from the last retry that was taken, not from the last look for one."""
+    """G12: there are five first attempts between two
+    retries, counted from the last retry that was taken.
+    """
     queue = start_queue(concurrency=40)
     make_retries(bench, queue, *(f"bad{number}" for number in range(5)))
     queue.pump(period_seconds=0)
@@ -124,7 +131,9 @@ def test_five_first_attempts_lie_between_two_retries(bench, start_queue):
 
 
 def test_the_lanes_of_a_driver_share_its_total(bench):
-    """G11: what runs of one kind is a call less for every other."""
+    """G11: the lanes of a driver share its total, so a running
+    key of one kind leaves one call less for all others.
+    """
     queue = bench.process()
     for kind in ("claims", "volumes"):
         queue.set_limits(f"{kind}|d", 3, total=4)
@@ -135,7 +144,7 @@ def test_the_lanes_of_a_driver_share_its_total(bench):
 
 
 def test_a_member_that_is_no_key_leaves_nothing_behind(bench, start_queue):
-    """What is known of its wait goes with it."""
+    """A member that is not a key is removed with the stored time of its wait."""
     queue = start_queue()
     bench.client.zadd(NAMES["ready"].full + LANE, {"no key": 0})
     bench.client.hset(NAMES["since"].full, "no key", bench.now_ms)
@@ -159,7 +168,7 @@ ATTACHMENT = Key("attachments", "d", "va", "u")
 
 
 def serial_queue(bench, *kinds: str):
-    """A driver that takes one call at a time; each kind's workers have declared their limits."""
+    """Return a queue of a driver that takes one call at a time, with limits for these kinds."""
     queue = bench.process()
     for kind in kinds:
         is_call = kind in CALL_KINDS
@@ -168,9 +177,9 @@ def serial_queue(bench, *kinds: str):
 
 
 def grants_before(queue, key: Key, asks) -> int:
-    """How many other calls run before this key's, where `asks` are made again and again.
+    """Return how many other calls run before this key's call, while `asks` repeat.
 
-    Each ask is the kinds of one worker; a call ends when the next worker of its kind has asked.
+    Each ask is the kinds of one worker. A call ends when the next worker of its kind asks.
     """
     grants, running = 0, None
     while grants < 20:
@@ -192,7 +201,9 @@ def grants_before(queue, key: Key, asks) -> int:
 
 
 def test_keys_without_calls_move_no_turn_of_a_serial_driver(bench):
-    """An attachment is next, however many finalizers its workers remove meanwhile."""
+    """Keys without calls do not change a serial driver's turn: an attachment is next, however many
+    finalizers its workers remove meanwhile.
+    """
     queue = serial_queue(bench, "claims", *ATTACHER)
     queue.add([claim(f"a{number}") for number in range(30)])
     queue.add([Key("attach-finalizers", "d", f"pv{number}") for number in range(60)])
@@ -206,7 +217,10 @@ def test_keys_without_calls_move_no_turn_of_a_serial_driver(bench):
 
 
 def test_a_call_is_kept_for_two_seconds_for_a_kind_that_nobody_works_on(bench):
-    """Then the others go on: the workers of that kind may be gone, with limits that remain."""
+    """A serial driver keeps a call free for a kind for two seconds.
+
+    Then the other kinds continue, because the kind's workers may be gone.
+    """
     queue = serial_queue(bench, "claims", "changes")
     queue.add([Key("changes", "d", "ns/grows", "u"), claim("a"), claim("b"), claim("c")])
     queue.done(queue.take("d", ("claims",)))
@@ -235,7 +249,7 @@ def test_a_kind_whose_workers_were_slow_has_its_turn_when_they_ask(bench):
 
 
 def test_damaged_turns_do_not_stop_a_serial_driver(bench):
-    """A number between two kinds is rounded, and a time in the future begins again now."""
+    """A fraction between two kinds is rounded, and a time in the future restarts now."""
     queue = serial_queue(bench, "claims", "changes")
     lane = "changes|d"
     damage = {"d": "1.5", "drv.d": "x", "drv.d#resizer": "-7.25", lane: "9" * 30}

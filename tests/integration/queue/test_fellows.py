@@ -1,4 +1,4 @@
-"""Leases and Redis: who else works, and lanes that stay paused through a loss of data (COR-6)."""
+"""Which fellows share a Lease, and lanes that stay paused through a loss of data."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ def test_a_redis_that_was_named_anew_keeps_that_name(redis_client):
 
 @pytest.mark.parametrize("written", [b"a", b"NX", b"0" * 17, b"_csi-fleet-", b"\xff" * 16])
 def test_a_name_that_is_none_is_replaced(redis_client, written, caplog):
-    """It would be in a Lease, and in everybody's search for fellows: "" is in every text."""
+    """An invalid name of the installation is replaced.
+
+    The name goes into Leases and into every search for fellows, and every text contains "".
+    """
     one = fellows(redis_client, Clock())
     name = one.installation("")
     redis_client.set("csifleet:installation", written)
@@ -54,7 +57,7 @@ def test_a_name_that_is_none_is_replaced(redis_client, written, caplog):
 
 
 def test_two_that_replace_it_at_once_agree(redis_client, monkeypatch):
-    """Both saw that it is none before either had replaced it."""
+    """Two processes that replace an invalid name at the same time use the same new name."""
     one, two = fellows(redis_client, Clock()), fellows(redis_client, Clock())
     redis_client.set("csifleet:installation", "NX")
     give, others = one._give, []
@@ -69,14 +72,17 @@ def test_two_that_replace_it_at_once_agree(redis_client, monkeypatch):
 
 @pytest.mark.parametrize(("given", "is_taken"), [("0" * 16, True), ("x", False), ("", False)])
 def test_a_redis_without_a_name_gets_the_given_one(redis_client, given, is_taken):
-    """Of `csi-fleet run`; what is none is not taken."""
+    """A Redis without a name gets the name that `csi-fleet run` gives, unless it is invalid."""
     one = LeaseFellows(redis_client, settle_seconds=1, given=given)
     assert (one.installation("") == given) is is_taken
     assert one.installation("f" * 16) == one.installation("")
 
 
 def test_a_full_redis_says_its_name(redis_client):
-    """Else lanes could not be paused there for a stranger any more."""
+    """A full Redis returns its name.
+
+    Otherwise lanes could no longer be paused there for another holder of the Lease.
+    """
     one = fellows(redis_client, Clock())
     name = one.installation("")
     redis_client.config_set("maxmemory", "1mb")
@@ -112,7 +118,9 @@ def test_one_that_died_counts_until_its_time_is_over(redis_client):
 
 
 def test_after_a_loss_of_data_nobody_is_certain_for_a_while(redis_client):
-    """The fellow's entry is gone with ours, and it still works."""
+    """After a loss of data no worker counts as the last one for some time: the entries of both are
+    lost, and the fellow still works.
+    """
     clock = Clock()
     one = fellows(redis_client, clock)
     one.works("lease", "w1", 60)
@@ -130,7 +138,10 @@ def test_after_a_loss_of_data_nobody_is_certain_for_a_while(redis_client):
 
 
 def test_a_pause_for_a_lease_is_there_again_before_anything_is_admitted(bench, start_queue):
-    """FLUSHALL while a Go sidecar holds the Lease: the next look may be seconds away."""
+    """After FLUSHALL the pause for a Lease is restored before any key can be taken.
+
+    The next check of the Lease can be seconds away.
+    """
     queue = start_queue()
     queue.pause("claims|d", "lease held by go", seconds=15, kind="lease")
     bench.client.flushall()
@@ -152,7 +163,7 @@ def test_a_pause_that_ended_does_not_come_back(bench, start_queue):
     bench.client.flushall()
     queue.heartbeat()
     queue.add([KEY])
-    bench.advance(4.1)  # the silence of the new life
+    bench.advance(4.1)  # the quiet period of the new epoch
     queue.heartbeat()
     queue.pump(period_seconds=0)
     assert bench.due == [KEY]

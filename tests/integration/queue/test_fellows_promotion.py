@@ -1,4 +1,4 @@
-"""A promoted replica that lags knows who worked some time ago, not who works (COR-6)."""
+"""A promoted replica that lags has the workers of some time ago, not those that work now."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ pytestmark = pytest.mark.integration
 
 @pytest.mark.parametrize("began", ["after the replica was cut", "before"])
 def test_a_lagging_replica_hides_a_fellow(redis_binary, tmp_path, began):
-    """Its own entry is there, that of the fellow is not (or only one whose time is over)."""
+    """A worker is not the last one on a lagging replica,
+    where the fellow's entry is missing or has expired.
+    """
     with ReplicatedRedis(redis_binary, tmp_path) as replicated:
         client = connect(replicated.url)
         one, two = (LeaseFellows(client, settle_seconds=1) for _ in range(2))
@@ -24,7 +26,7 @@ def test_a_lagging_replica_hides_a_fellow(redis_binary, tmp_path, began):
             two.works("lease", "w2", 1)
         let_pass(1.5)
         replicated.cut_replicas()
-        two.works("lease", "w2", 60)  # it may work for a minute from here on
+        two.works("lease", "w2", 60)  # it is allowed to work for a minute from now
         before = replicated.kill_master()
         replicated.wait_promoted(before)
 

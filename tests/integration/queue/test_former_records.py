@@ -1,4 +1,4 @@
-"""What the release before kept for all drivers in one hash is found under its driver's key."""
+"""Records that the previous release kept in one hash for all drivers move to keys per driver."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def former(name):
 
 
 def keep_as_before(client, key):
-    """Each record type of a key, as the release before wrote it."""
+    """Write each record type of a key as the previous release did."""
     intent = json.dumps({"key": key.text, "stage": "stranded"}).encode()
     rows = {
         "intents": (key.record_name, intent),
@@ -43,7 +43,7 @@ def keep_as_before(client, key):
 
 
 def found(client, key):
-    """The same as this release reads it, by its proof."""
+    """Return the same records as this release reads them, with their signatures checked."""
     store, remembered = IntentStore(client, SEAL).of(key.driver), Remembered(client, SEAL)
     memo = client.hget(driver_key(client, "memos", key.driver), key.text)
     return (
@@ -65,7 +65,10 @@ def test_each_type_moves_to_its_driver_and_is_believed(redis_client):
 
 
 def test_an_older_attempt_waits_until_the_newer_one_has_ended(redis_client):
-    """Its call may still run, and only its record knows for which request (G7)."""
+    """An older attempt waits until the newer one has ended, whose call may still run.
+
+    Only the newer record contains that call's request (G7).
+    """
     key = KEYS[0]
     keep_as_before(redis_client, key)
     store = IntentStore(redis_client, SEAL, driver=key.driver)
@@ -113,7 +116,9 @@ def test_what_tells_no_driver_is_set_aside(redis_client, raw):
 
 
 def test_a_watcher_moves_what_it_may_write_and_leaves_the_rest(redis_binary, tmp_path):
-    """Users.acl: the volume whose PV stays behind is asked for again, by its intent."""
+    """A watcher moves the records that it is allowed to write. users.acl forbids it to write
+    unsaved PVs; by its intent, such a volume is requested again.
+    """
     server = SecureRedis(redis_binary, tmp_path).start()
     try:
         with server.client("tester") as client:

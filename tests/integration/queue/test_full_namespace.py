@@ -1,4 +1,4 @@
-"""SEC-4: a namespace whose attempts have no end fills its own share, and nobody else's."""
+"""A namespace whose attempts never end fills only its own share of Redis."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def intent(namespace, number, **metadata):
 
 
 def fill(store, namespace, most=1000):
-    """Records of large claims until no more fit; how many did."""
+    """Record attempts of large claims until the namespace is full, and return their number."""
     for number in range(most):
         try:
             store.begin(f"{namespace}-{number}", intent(namespace, number, annotations=FILLING))
@@ -70,7 +70,10 @@ def test_it_recovers_when_its_claims_are_gone(store, redis_client):
 
 
 def test_a_count_that_is_wrong_is_made_anew(store, redis_client):
-    """Records go another way too: repaired, restored, dropped by hand."""
+    """A wrong count of a namespace's bytes is corrected.
+
+    Records also disappear by a repair, a restore or an operator's command.
+    """
     fill(store, "greedy", most=2)
     right = redis_client.hgetall(HELD)
     redis_client.hset(HELD, mapping={"greedy": 10**9, "gone": 5})
@@ -80,12 +83,17 @@ def test_a_count_that_is_wrong_is_made_anew(store, redis_client):
 
 
 def test_the_share_is_a_small_part_of_redis():
-    """redis.conf gives it 350 MB; 2,000 claims with 264 KB of annotations are two shares."""
+    """The share of a namespace is a small part of the 350 MB of redis.conf. 2,000 claims with 264
+    KB of annotations each are two shares.
+    """
     assert NAMESPACE_BYTES * 20 <= 350 * 1024 * 1024
 
 
 def test_sec4_what_is_kept_for_people_goes_first_where_room_is_scarce(redis_client):
-    """The trail of each claim has up to 16 KB, so 20,000 failing ones would fill Redis."""
+    """When memory gets scarce, trails are no longer written.
+
+    The trail of each claim can have 16 KB, so 20,000 failing claims would fill Redis.
+    """
     queue = WorkQueue(redis_client, publish=lambda _: None)
     queue.register_process()
     trails = f"{NAMES['trail'].full}*"
@@ -94,7 +102,7 @@ def test_sec4_what_is_kept_for_people_goes_first_where_room_is_scarce(redis_clie
     used = redis_client.info("memory")["used_memory"]
     try:
         redis_client.config_set("maxmemory", used * 5 // 4)  # between both shares, with room
-        redis_client.function_flush()  # it looks once a second
+        redis_client.function_flush()  # the library checks once a second
         queue.pump(period_seconds=0)
         queue.add([claim_key("d", "greedy", "after", "u2")])
         assert len(redis_client.keys(trails)) == 1

@@ -1,7 +1,7 @@
-"""A Redis that is nearly full takes nothing new and drains: wake-ups go, and what is there ends.
+"""A nearly full Redis accepts no new work, but wake-ups and the work under way continue.
 
-Redis itself refuses all that grows at once, messages and bindings of Celery too: from there only
-an operator leads back.
+At maxmemory Redis itself refuses every command that needs memory, including Celery's messages and
+bindings. Only an operator can resolve that state.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ OLD, NEW = claim_key("d", "ns", "old", "u1"), claim_key("d", "ns", "new", "u2")
 
 @pytest.fixture
 def use(redis_client):
-    """Sets the used share of Redis' memory; a megabyte stays free at 97 %."""
+    """Set the used share of Redis' memory. At 97 %, about a megabyte is free."""
 
     def at(share):
         redis_client.config_set("maxmemory", 0)
-        redis_client.setrange("ballast", 40_000_000, "x")  # made there: no large request beside it
+        # made in the server, which needs no buffer for a large request
+        redis_client.setrange("ballast", 40_000_000, "x")
         used = redis_client.info("memory")["used_memory"]
         redis_client.config_set("maxmemory", int(used / share))
-        redis_client.function_flush()  # a new library looks at once, and then once a second
+        redis_client.function_flush()  # a new library checks at once, and then once a second
 
     yield at
     redis_client.config_set("maxmemory", 0)
@@ -47,7 +48,7 @@ def use(redis_client):
 
 @pytest.mark.parametrize("share", [0.5, 0.92, 0.97])
 def test_what_adds_is_refused_and_nothing_else(redis_client, use, share):
-    """Every script."""
+    """A nearly full Redis refuses exactly the scripts that add data; the test runs every script."""
     scripts = Scripts(redis_client)
 
     def refused(name):
@@ -57,7 +58,7 @@ def test_what_adds_is_refused_and_nothing_else(redis_client, use, share):
             return "nearly full" in str(error)
         return False
 
-    for name in script_names():  # Redis keeps each text, a megabyte in all
+    for name in script_names():  # Redis keeps the text of each script, a megabyte in all
         refused(name)
     use(share)
     assert {name for name in script_names() if refused(name)} == {
@@ -81,7 +82,7 @@ def test_a_full_redis_drains_and_then_takes_new_work(redis_client, bench, start_
 
 
 def test_no_new_record_where_even_that_gets_scarce_but_an_old_one_ends(bench, start_queue, use):
-    """The mark of a call that has begun is replaced and goes; a call without one does not begin."""
+    """A call that has begun can replace and remove its mark. A call without a mark cannot begin."""
     queue = start_queue()
     queue.add([OLD, NEW])
     old, new = bench.run_next(queue), bench.run_next(queue)
@@ -95,7 +96,7 @@ def test_no_new_record_where_even_that_gets_scarce_but_an_old_one_ends(bench, st
 
 
 def test_an_intent_is_replaced_but_none_is_new_where_even_that_gets_scarce(redis_client, use):
-    """A last attempt ends; one that would begin waits."""
+    """An intent can be replaced, so an attempt under way ends. No new attempt begins."""
     store = IntentStore(redis_client, driver="d")
     store.begin("pvc-old", {"stage": "calling"})
     use(0.97)
@@ -107,7 +108,10 @@ def test_an_intent_is_replaced_but_none_is_new_where_even_that_gets_scarce(redis
 
 
 def test_a_new_life_gets_its_catalog(redis_client, use):
-    """Without it no volume could be deleted, and nothing would drain."""
+    """A new epoch gets its catalog.
+
+    Without it no volume could be deleted, and Redis would not drain.
+    """
     use(0.97)
     writer = CatalogWriter(redis_client)
     epoch = writer.epoch()
@@ -117,7 +121,7 @@ def test_a_new_life_gets_its_catalog(redis_client, use):
 
 
 def test_what_is_gone_is_forgotten_first(redis_client, bench, start_queue, use):
-    """That frees memory, so it does not stand behind what is refused."""
+    """Deleted objects are forgotten before new keys are added, because that frees memory."""
     queue = start_queue()
     queue.add([OLD])
     lease = bench.run_next(queue)
@@ -134,7 +138,10 @@ def test_what_is_gone_is_forgotten_first(redis_client, bench, start_queue, use):
 
 
 def test_wake_ups_go_and_a_worker_connects(redis_server, redis_client, use):
-    """Celery's lists and bindings are not ours to refuse, so Redis must not have to."""
+    """Messages are sent and a worker connects.
+
+    Celery, not csi-fleet, writes its lists and bindings, so Redis must have room for them.
+    """
     app = make_app(parse("worker", [f"--redis-url={redis_server.unix_url}"], {}))
     use(0.97)
     try:
@@ -142,7 +149,8 @@ def test_wake_ups_go_and_a_worker_connects(redis_server, redis_client, use):
         assert redis_client.llen(celery_queue("d")) == 1
         with app.connection_for_read() as connection:
             channel = connection.default_channel
-            for options in ({}, {"expires": 10}):  # of a worker's remote control, of an answer
+            # for a worker's remote control, and for an answer
+            for options in ({}, {"expires": 10}):
                 Queue("control", Exchange("pidbox"), **options)(channel).declare()
     finally:
         app.close()

@@ -1,8 +1,8 @@
-"""Whatever stands in Redis: nobody who reads it dies of it, and no other key's records change.
+"""Damaged data in Redis stops no reader and changes no other key's records.
 
-One key of ours at a time gets arbitrary bytes, arbitrary JSON, a valid record cut or changed, or
-the valid record of another key, also as another type; then everything that reads is run, in
-another order each time. FUZZ_CASES=10000 (`make fuzz`) for the long run.
+In each case one Redis key of csi-fleet gets arbitrary bytes, arbitrary JSON, a valid record that is
+cut or changed, or the valid record of another key, also with another type. Then all readers run, in
+a random order. FUZZ_CASES=10000 (`make fuzz`) makes a long run.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ READS = {
     *("zrange", "zrangebyscore", "zrangebylex", "zscan_iter", "zscore", "zmscore", "zrank"),
     *("zcard", "zcount", "smembers", "sismember", "lrange", "scan_iter", "run", "run_each"),
 }
-# What a client, a pipeline or the scripts are called.
+# Variables that hold a client, a pipeline or the scripts.
 SPEAKERS = re.compile(r"(\bclient|_client|\bpipe|scripts|_heartbeats)$")
-# They read no records: the library's own, another address, or loops around what is run here.
+# These files read no records: they use the library, another address, or loop over functions that
+# run here.
 APART = {"asyncsentinels.py", "sentinels.py", "connection.py", "leases.py", "seal.py"}
 
 
 class Snapshot:
-    """The filled Redis, to be put back for each case."""
+    """The content of the filled Redis, restored before each case."""
 
     def __init__(self, client: redis.Redis) -> None:
         self.client = client
@@ -60,7 +61,7 @@ class Snapshot:
         pipe.execute()
 
     def places(self, entry: RedisName) -> list[bytes]:
-        """Keys under this name; one of our making when nothing stands there."""
+        """Return the keys under this name, or a made-up key if there are none."""
         name = entry.full.encode()
         found = [
             key for key in self.keys if (key.startswith(name) if entry.is_family else key == name)
@@ -103,7 +104,7 @@ NUMBERS = st.sampled_from([b"", b"0", b"-1", b"1e400", b"nan", b"-inf", b"0x10",
 
 @st.composite
 def poison(draw, valid: list[bytes]) -> bytes:
-    """One text that a hostile hand may write."""
+    """Draw a text that an attacker could write."""
     known = draw(st.sampled_from(valid))
     at = draw(st.integers(0, len(known)))
     changed = known[:at] + draw(st.binary(max_size=4)) + known[at + draw(st.integers(0, 4)) :]
@@ -116,7 +117,7 @@ def poison(draw, valid: list[bytes]) -> bytes:
 def spoil(
     world: Hostile, entry: RedisName, place: bytes, draw: st.DataObject, valid: list[bytes]
 ) -> bytes:
-    """Write it; returns the member or field that is spoiled, all of it with another type."""
+    """Write a hostile value; return the damaged member or field, or b"" for the whole key."""
     client, text = world.client, poison(valid)
     if draw.draw(st.integers(0, 9), label="wrong type if 0") == 0:
         client.delete(place)
@@ -143,7 +144,7 @@ def spoil(
 
 
 def attempted(read: Callable[[], Any]) -> Any:
-    """One reader, as its caller repeats it."""
+    """Call a reader with the repetitions of its caller."""
     for _ in range(ATTEMPTS - 1):
         with suppress(QueueUnavailable, LeaseLost):  # a stalled machine loses leases too
             return read()
@@ -151,13 +152,13 @@ def attempted(read: Callable[[], Any]) -> Any:
 
 
 def run(world: Hostile, name: str) -> None:
-    """One of `READERS`; an incomplete catalog stays so until the watcher has written it again."""
+    """Run one of `READERS`. An incomplete catalog is no failure: the watcher rewrites it."""
     with suppress(CatalogIncomplete):
         attempted(lambda: READERS[name](world))
 
 
 def remembered(client: redis.Redis) -> dict[str, bytes | None]:
-    """What stands of the other key."""
+    """Return the records of the other key."""
     pipe = client.pipeline(transaction=False)
     for key, name in REMEMBERED.items():
         pipe.hget(key, name)
@@ -183,7 +184,9 @@ def test_no_reader_dies_and_no_other_keys_records_change(filled, entry):
         seed = data.draw(st.integers(0, 9999), label="order")
         random.Random(seed).shuffle(order)
         world.queue.heartbeat()
-        if seed % 2:  # SEC-2: the worker's own record or none; else whoever comes first finds out
+        # the worker reads its own record or none; in odd cases another reader meets the damage
+        # first
+        if seed % 2:
             for found, written in attempted(lambda: [*world.believed()]):
                 assert found in ({}, None, written)
         for name in order:
@@ -197,7 +200,7 @@ def test_no_reader_dies_and_no_other_keys_records_change(filled, entry):
     case()
 
 
-# What 10,000 cases found, once; each had a reader die.
+# Values with which a run of 10,000 cases stopped a reader.
 FOUND = [
     pytest.param(
         "capacity", ":d", b"item", b'{"epoch":"7a14425e\x97"}', id="JSON that is no UTF-8"
@@ -223,7 +226,7 @@ def test_what_the_fuzz_found_harms_no_reader(filled, name, of, field, value):
 
 
 def readers_in_source() -> set[tuple[str, str]]:
-    """File and function of every function in workers/queue that reads from Redis."""
+    """Return file and function of every function in workers/queue that reads from Redis."""
     found = set()
     for path in sorted(SOURCES.glob("*.py")):
         if path.name not in APART:

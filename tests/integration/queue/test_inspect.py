@@ -1,4 +1,4 @@
-"""A key's state, its trail and all lanes are read cheaply, however much waits (issue 10)."""
+"""Reading a key's state, its trail and all lanes is cheap, however many keys wait."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ def commands(redis_client):
 
 
 def test_position_among_ten_thousand_by_few_commands(queue, redis_client):
-    """The cost of explain in Redis does not grow with what waits."""
+    """The cost of `explain` in Redis does not grow with the number of waiting keys."""
     queue.add(key_of(f"n{number}") for number in range(10_000))
     before = commands(redis_client)
     state = read_key(redis_client, key_of("n9999"))
     assert state.waiting == 10_000
     assert state.position == 10_000
     assert commands(redis_client) - before < 30
-    redis_client.flushall()  # else the look for undeclared keys takes long
+    redis_client.flushall()  # otherwise the check for undeclared keys takes long
 
 
 def test_a_scrape_of_200_drivers_is_bounded(queue, redis_client):
@@ -96,7 +96,10 @@ def test_presence_names_the_living(redis_client, queue):
 
 
 def test_what_a_process_complains_of_is_told_while_it_says_so(redis_client, queue):
-    """Watchers of an older release, which know of no complaints, count as before."""
+    """A process' warnings are shown while the process repeats them.
+
+    Watchers of an older release, which report no warnings, still count as alive.
+    """
     presence = Presence(redis_client)
     presence.announce("watcher")
     troubles = ['pods is forbidden: User "x y" cannot list', "two words"]
@@ -110,7 +113,10 @@ def test_what_a_process_complains_of_is_told_while_it_says_so(redis_client, queu
 
 
 def test_the_dead_are_not_counted_though_nobody_is_left_to_clear_the_list(redis_client):
-    """CsiFleetNoWorker rests on it: workers clear the list, and all of them are dead."""
+    """Dead workers do not count, even if no worker is left to clear the list.
+
+    The alert CsiFleetNoWorker depends on that.
+    """
     redis_client.zadd(NAMES["procs"].full, {"host:1:dead": 1_000})
     redis_client.zadd(NAMES["drivers_until"].full, {"gone": 1_000})
     sizes = read_sizes(redis_client)

@@ -1,4 +1,4 @@
-"""Intents and unsaved PVs survive what leases do not, and broken ones do not stop a worker."""
+"""Intents and unsaved PVs outlive leases, and unreadable records stop no worker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def store(redis_client) -> IntentStore:
 
 
 def taken(queue, key):
-    """The lease of a key of one node's driver, whichever keys have tickets beside."""
+    """Return the lease of a key of one node's driver."""
     queue.set_limits(key.lane, 1)
     queue.add([key])
     lease = take(queue, key, Lock("pvc-u"))
@@ -32,7 +32,7 @@ def taken(queue, key):
 
 
 def test_life_of_an_intent(store, bench, start_queue):
-    """M-010, M-011: intent before the call, PV before the save, both gone with DONE."""
+    """M-010, M-011: intent before the call, PV before the save, and `done` removes both."""
     queue = start_queue()
     queue.add([KEY])
     lease = bench.run_next(queue, "pvc-u")
@@ -47,7 +47,7 @@ def test_life_of_an_intent(store, bench, start_queue):
 
 
 def test_lease_brings_the_records_of_its_volume(store, bench, start_queue, redis_client):
-    """What an earlier owner left is known without another round trip."""
+    """The lease carries the records of an earlier owner without another round trip."""
     queue = start_queue()
     queue.add([KEY])
     first = bench.run_next(queue, "pvc-u")
@@ -67,7 +67,9 @@ def test_lease_brings_the_records_of_its_volume(store, bench, start_queue, redis
 
 
 def test_nodes_have_records_of_their_own(store, start_queue):
-    """Each has a storage of its own, and perhaps a volume for the same claim."""
+    """The records of nodes are separate, because each node has
+    its own storage, and perhaps a volume for the same claim.
+    """
     queue = start_queue()
     keys = [claim_key(f"d@{node}", "ns", "a", "u") for node in ("n1", "n2")]
     for key in keys:
@@ -88,7 +90,7 @@ def test_nodes_have_records_of_their_own(store, start_queue):
 
 
 def test_a_record_is_found_whatever_the_volume_is_called(store, bench, start_queue):
-    """Two workers with other flags lock other names and share the claim's record."""
+    """Two workers with different flags lock different names but share the claim's record."""
     queue = start_queue()
     queue.add([KEY])
     first = bench.run_next(queue, "vol-u")
@@ -99,14 +101,14 @@ def test_a_record_is_found_whatever_the_volume_is_called(store, bench, start_que
 
 
 def test_a_deletion_has_no_record(store, start_queue):
-    """It asks for that of the claim by its uid."""
+    """A deletion does not use the record of the claim with the same uid."""
     store.begin("pvc-u", INTENT)
     lease = taken(start_queue(), volume_key("d", "pvc-u", "ns"))
     assert (lease.domain, store.opened(lease)) == ("", (None, None, False))
 
 
 def test_lost_lease_may_not_begin_nor_clear_the_next_owners_intent(store, bench, start_queue):
-    """G9: the check is Redis' own, not only the local clock."""
+    """G9: Redis itself checks the lease; the local clock is not the only check."""
     one, two = start_queue(), start_queue()
     one.add([KEY])
     old = bench.run_next(one, "pvc-u")
@@ -122,7 +124,9 @@ def test_lost_lease_may_not_begin_nor_clear_the_next_owners_intent(store, bench,
 
 
 def test_a_lease_that_ended_may_begin_nothing(store, bench, start_queue):
-    """Neither while nobody has the key nor while the same process has it anew."""
+    """A lease that ended cannot begin an attempt, while no
+    process has the key and after the same process took it again.
+    """
     queue = start_queue()
     queue.add([KEY])
     old = bench.run_next(queue, "pvc-u")
@@ -183,7 +187,10 @@ SIGNED_BY = {"us": Seal((b"a" * 32,)), "another": Seal((b"b" * 32,))}
     ],
 )
 def test_a_copy_counts_where_it_was_made(redis_client, by, domain, key, uid, is_ours):
-    """SEC2-1: a ConfigMap from a backup shows no open attempt."""
+    """A copy counts only in the ConfigMap in which it was made.
+
+    A ConfigMap restored from a backup does not prove an open attempt.
+    """
     record = INTENT | {"key": KEY.text, "copy_uid": "m1"}
     copy = IntentStore(redis_client, SIGNED_BY[by], driver="d").sealed("pvc-u", record)
     reader = IntentStore(redis_client, SIGNED_BY["us"], driver="d")

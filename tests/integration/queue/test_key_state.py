@@ -1,4 +1,4 @@
-"""What is told of one key, of lanes and of everything comes from its record, and from no other."""
+"""Each fact about a key, about lanes and about Redis is read from its own record."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ LATEST = 32_503_680_000.0
 
 
 def scores(*keys: Key) -> dict[str, float]:
-    """They wait in this order."""
+    """Return scores with which the keys wait in this order."""
     return {key.text: float(rank) for rank, key in enumerate(keys)}
 
 
-# Redis command, declared name, what follows the name, arguments; what is then told of the key.
+# For each state: rows of Redis command, declared name, the rest of the Redis key, and arguments;
+# then the fields of the key's state.
 RECORDS = {
     "nothing": ([], {}),
     "first attempt": (
@@ -129,7 +130,7 @@ def test_its_time_is_that_of_redis(redis_client):
     ],
 )
 def test_how_long_redis_has_its_data(redis_client, monkeypatch, written, age):
-    """Without an epoch of this run nobody has looked: then it is as old as its process."""
+    """If no process has begun an epoch in this run of Redis, the run's age counts."""
     then = redis_client.time()[0] * 1000 - 60_000
     redis_client.set("csifleet:epoch", written.format(then=then, run="run"))
     facts = {"run_id": "run", "uptime_in_seconds": 7}
@@ -148,7 +149,7 @@ def test_how_long_redis_has_its_data(redis_client, monkeypatch, written, age):
     ],
 )
 def test_keys_that_wait_are_told_by_their_rank(redis_client, start, count, found):
-    """What is no key is left out."""
+    """Waiting keys are returned by rank; a member that is not a key is left out."""
     redis_client.zadd(NAMES["ready"].full + LANE, scores(KEY, OTHER))
     redis_client.zadd(NAMES["retry"].full + LANE, {"no key": -1.0, **scores(THIRD)})
     assert waiting_keys(redis_client, LANE, start, count) == found
@@ -241,7 +242,10 @@ def test_marks_of_a_driver_are_those_of_its_keys_and_kinds(redis_client):
 
 
 def test_a_lane_is_told_with_all_that_waits_in_it(redis_client):
-    """Its age is that of the next key to be admitted: a retry's where no first attempt waits."""
+    """A lane's numbers cover all keys that wait in it.
+
+    Its age is that of the next key: of a retry if no first attempt waits.
+    """
     lane = f"{LANE}2"
     redis_client.zadd(NAMES["retry"].full + LANE, scores(KEY, OTHER))
     redis_client.zadd(NAMES["ready"].full + lane, scores(THIRD))
@@ -266,7 +270,7 @@ def test_a_lane_is_told_with_all_that_waits_in_it(redis_client):
 
 @pytest.mark.parametrize("name", ["paused", "delayed", "blocked", "declared"])
 def test_a_lane_is_told_wherever_it_is_named(redis_client, name):
-    """Also one in which nothing waits."""
+    """A lane is listed wherever Redis names it, even if no key waits in it."""
     if name == "paused":
         redis_client.hset(NAMES[name].full, f"driver {LANE}", "0 why")
     elif name == "blocked":

@@ -1,4 +1,4 @@
-"""How fast a lane goes: halved after "too much", its calls and writes one after the other."""
+"""The pace of a lane: "too many" halves it, and rates delay its calls and writes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ def test_too_much_halves_a_lane_which_gets_a_50th_back(scripts, bench, concurren
     ("later", "now"), [(0, 50), (999, 50), (1000, 25), (5000, 26), (60_000, 37)]
 )
 def test_the_cool_down_ends_with_its_last_millisecond(scripts, bench, later, now):
-    """Calls that ran together fail together; what came back meanwhile is halved too."""
+    """In the cool-down a limit is halved only once, because calls that ran together fail together.
+
+    After it, a partly recovered limit is halved too.
+    """
     bench.process().set_limits(LANE, 100)
     scripts.run("throttle", LANE, 5000, 1000)
     bench.now_ms += later
@@ -56,7 +59,7 @@ def test_calls_of_a_rate_wait_for_their_places(scripts, bench, rate, burst, wait
 
 @pytest.mark.parametrize("lost", ["calls", "calls_at"])
 def test_a_bucket_of_which_a_part_is_lost_is_full(scripts, bench, lost):
-    """By somebody's hand."""
+    """A bucket of which somebody removed a field by hand counts as full."""
     bench.process().set_limits(LANE, 5, rate_per_second=10, burst=1)
     for _ in range(4):
         scripts.run("pace", LANE)
@@ -75,7 +78,7 @@ def test_a_clock_that_was_set_back_fills_no_bucket_and_empties_none(scripts, ben
     (1, [0, 1, 2, 3]), (2, [0, 0, 1, 2]), (3, [0, 0, 0, 1]),
 ])  # fmt: skip
 def test_writers_of_capacity_objects_take_turns(scripts, bench, burst, waits):
-    """Each caller waits for its own turn, and a driver has its own row."""
+    """Each caller waits for its own turn, and each driver has its own bucket."""
     turn = 100_000
     found = [scripts.run("turn", "d", turn, burst) for _ in waits]
     assert found == [wait * turn for wait in waits]
@@ -102,10 +105,10 @@ PAUSED = NAMES["paused"].full
 
 
 def test_the_time_of_a_script_is_the_queue_s(bench):
-    """To the millisecond, outside of tests."""
+    """Without a settable clock, a script uses Redis' time, exact to the millisecond."""
 
     scripts, before = Scripts(bench.client), 0
-    for _ in range(5):  # the later half of a second would show a minus at least once
+    for _ in range(5):  # in the later half of a second, a rounded time would be in the future
         scripts.run("pause", "driver", 60_000, "x", LANE)
         until = int(bench.client.hget(PAUSED, f"driver {LANE}").split()[0])
         assert before <= until - 60_000 <= read_clock(bench.client).now_ms

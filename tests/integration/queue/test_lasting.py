@@ -1,4 +1,4 @@
-"""A hold that lasts is told once per claim, whoever looks (issue 10)."""
+"""A wait that lasts is reported once per claim, whichever worker reports it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LANE = lane_name("claims", "d")
 
 
 class FakeEvents:
-    """Remembers what would be written."""
+    """Keeps events in place of writing them."""
 
     def __init__(self):
         self.told = []
@@ -24,7 +24,7 @@ class FakeEvents:
 
 
 class Now:
-    """Looks at every tick."""
+    """Periods that are due at every tick."""
 
     def __init__(self, periods):
         self._periods = periods
@@ -50,7 +50,7 @@ def serve(redis_client):
 
 @pytest.fixture
 def looks(redis_client, queue):
-    """Two workers that look; any hold lasts long enough unless said otherwise."""
+    """Return a function that makes a worker; by default the worker reports every wait."""
 
     def make(lasting_seconds=0.0):
         return Lasting(
@@ -114,7 +114,9 @@ def test_a_driver_that_nobody_serves_is_told(queue, looks):
 
 
 def test_a_driver_whose_workers_do_not_provision_is_told(queue, looks, redis_client):
-    """By its own name, not that of a node's queue."""
+    """If a driver's workers do not provision, the
+    event names the driver and not the queue of a node.
+    """
     record = {"name": "d", "node": "n1", "controllers": ["resizer"]}
     DriverRegistry(redis_client).register("d@n1", record, ttl_seconds=60)
     queue.pause("claims|d@n1", "", kind="driver")

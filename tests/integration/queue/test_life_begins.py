@@ -1,4 +1,4 @@
-"""What a new life of Redis begins with: its silence, its fences, and whose leases."""
+"""The start of a new epoch of Redis: its quiet period, its fencing numbers, and the leases."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def scripts(bench):
 
 
 def number(client, name):
-    """What stands there as a number, None for nothing."""
+    """Return the stored value as a number, or None if it is missing."""
     value = client.get(name)
     return None if value is None else int(value)
 
@@ -45,7 +45,10 @@ def number(client, name):
 def test_a_new_life_is_silent_if_somebody_may_have_something_to_give_back(
     bench, scripts, epoch, has_lease, process_ended, is_quiet
 ):
-    """COR-1: for one TTL, in which nobody's lease runs out either."""
+    """A new epoch has a quiet period of one TTL if a process may have a lease to give back.
+
+    No lease expires in it either.
+    """
     if epoch:
         bench.client.set(EPOCH, epoch)
     if has_lease:
@@ -60,7 +63,9 @@ def test_a_new_life_is_silent_if_somebody_may_have_something_to_give_back(
 
 @pytest.mark.parametrize("later", [1, TTL - 1, TTL + 5])
 def test_who_knew_another_life_makes_it_silent_from_its_birth(bench, scripts, later):
-    """However late it comes: others may hold leases of the life that it knew."""
+    """A process that knew another epoch starts the quiet period, however late it connects: others
+    may hold leases of that epoch.
+    """
     epoch = scripts.run("epoch", "new", "", TTL)
     bench.now_ms += later
     for known in ("", epoch):
@@ -90,7 +95,9 @@ def test_the_silence_ends_with_its_last_millisecond(bench, start_queue):
     ("stored", "fence"), [(None, NOW), (5, NOW), (NOW - 1, NOW), (NOW + 5, NOW + 5), ("x", NOW)]
 )
 def test_fences_of_a_new_life_are_above_all_earlier_ones(bench, scripts, stored, fence):
-    """G9: the clock may be behind the counter, and the counter may have lost its last steps."""
+    """G9: the first fencing number of an epoch is above all
+    earlier ones, although the clock or the counter can be behind.
+    """
     if stored is not None:
         bench.client.set(FENCE, stored)
     scripts.run("epoch", "new", "", TTL)
@@ -99,7 +106,10 @@ def test_fences_of_a_new_life_are_above_all_earlier_ones(bench, scripts, stored,
 
 @pytest.mark.parametrize("damage", ["lost", "no number", "a list", "none"])
 def test_fences_grow_though_their_counter_is_damaged(bench, start_queue, damage):
-    """By somebody's hand; then the time takes its place, and counting goes on from there."""
+    """Fencing numbers grow although their counter is damaged.
+
+    The time replaces the counter, and counting continues from it.
+    """
     queue = start_queue()
     queue.add([claim(name) for name in "abc"])
     before = bench.run_next(queue).fence
@@ -116,7 +126,7 @@ def test_fences_grow_though_their_counter_is_damaged(bench, start_queue, damage)
 
 
 def regain(scripts, key, fence, *records, token="token", locks="x:pv", process="p"):
-    """What one process gives back; the tokens it lost."""
+    """Give back one lease of a process and return the tokens that the process lost."""
     one = (key.text, fence, token, NOW - 50, locks, len(records), *(p for r in records for p in r))
     reply = scripts.run("regain", process, "new", "known:5:run", TTL, *one)
     return [found.decode() for found in reply[2]]
@@ -125,7 +135,10 @@ def regain(scripts, key, fence, *records, token="token", locks="x:pv", process="
 @pytest.mark.parametrize(("fence", "is_ours"), [(8, True), (7, False), (6, False)])
 @pytest.mark.parametrize("other", ["a", "b"])
 def test_the_higher_fence_has_the_key_and_its_locks(bench, scripts, fence, is_ours, other):
-    """COR-1: whoever else has the key, or another key with its lock; equal is not newer."""
+    """When leases are given back, the higher fencing number gets the key and its locks.
+
+    An equal number is not newer.
+    """
     regain(scripts, claim(other), 7, token="theirs", process="q")
     lost = regain(scripts, claim("a"), fence, ("intents", "pv", "seal:ns:r"), token="ours")
     loser, winner = ("theirs", "ours") if is_ours else ("ours", "theirs")
@@ -146,7 +159,9 @@ def test_what_was_taken_back_is_not_restored(bench, scripts):
 
 
 def test_what_the_process_has_already_is_renewed(bench, scripts):
-    """The reply of the first call was lost."""
+    """A second call renews the leases that the first
+    call gave back, if only the first reply was lost.
+    """
     assert regain(scripts, claim("a"), 9) == []
     bench.now_ms += 500
     assert regain(scripts, claim("a"), 9) == []
@@ -174,7 +189,9 @@ PLACES = {
 
 @pytest.mark.parametrize("place", PLACES)
 def test_a_key_that_is_restored_stands_nowhere_else(bench, scripts, place):
-    """It was added anew before its owner spoke: then it runs once more afterwards."""
+    """A key that was added before its owner returned
+    is only leased, and runs once more afterwards.
+    """
     key = claim("a")
     PLACES[place](bench.client, key)
     bench.client.hset(NAMES["since"].full, key.text, NOW)
@@ -203,7 +220,7 @@ def test_turns_of_those_who_wait_on_are_kept(bench, scripts):
 
 
 def test_a_lease_that_came_back_ends_with_its_process(bench, start_queue):
-    """Nobody added its key anew: the sweep has to find it all the same."""
+    """The sweep finds a restored lease whose process dies, although nothing added its key again."""
     one, two = start_queue(), start_queue()
     one.add([claim("a")])
     bench.run_next(one, "pv")
@@ -224,7 +241,10 @@ OWNER = ("p", "token")
     [(*OWNER, True), ("p", "older", False), ("q", "token", False), ("p", "", False)],
 )
 def test_a_renewal_names_the_lease_by_process_and_token(bench, scripts, process, token, is_renewed):
-    """COR-9: a delayed copy may name one that is over; it is then known as lost."""
+    """A renewal names process and token.
+
+    A delayed copy of a renewal can name a lease that has ended; the token then counts as lost.
+    """
     regain(scripts, claim("a"), 9)
     epoch = bench.client.get(EPOCH)
     bench.now_ms += 700
@@ -244,7 +264,7 @@ def test_a_renewal_of_another_life_changes_nothing(bench, scripts):
 
 
 def test_a_lease_that_vanished_is_no_end_of_its_owner(bench, start_queue):
-    """Its record was lost by somebody's hand: the process is told, and the key runs again."""
+    """A process loses a lease whose record was removed by hand, and the key runs again."""
     queue = start_queue()
     queue.add([claim("a")])
     lease = bench.run_next(queue)
@@ -276,7 +296,7 @@ def test_locks_come_back_in_their_modes(bench, scripts):
 
 @pytest.mark.parametrize(("fence", "lost"), [(10, []), (12, ["t3"])], ids=["older", "newer"])
 def test_every_sharer_is_judged_before_a_lock_is_held_alone(bench, scripts, fence, lost):
-    """The first of two sharers is older; the second decides as well."""
+    """All sharers of a lock are compared before it is held exclusively, not only the first one."""
     assert regain(scripts, claim("a"), 9, token="t1", locks="s:pv") == []
     assert regain(scripts, claim("b"), fence, token="t2", locks="s:pv") == []
     assert regain(scripts, claim("c"), 11, token="t3", locks="x:pv") == lost
@@ -285,7 +305,9 @@ def test_every_sharer_is_judged_before_a_lock_is_held_alone(bench, scripts, fenc
 
 
 def test_locks_outlive_a_redis_that_loses_its_data_while_workers_are_woken(bench, start_queue):
-    """Sending a message may take seconds, just when Redis fails over."""
+    """The locks of a lease survive a loss of data during the sending of a message, which can take
+    seconds when Redis fails over.
+    """
     queue, key = start_queue(), claim("a")
     queue.add([key])
     lease = queue.take("d", ["claims"])
@@ -301,7 +323,9 @@ def test_locks_outlive_a_redis_that_loses_its_data_while_workers_are_woken(bench
 
 
 def test_who_only_asks_for_a_lock_takes_it_from_nobody_in_a_new_life(bench, start_queue):
-    """Its lease is newer than the holder's, which still calls the driver."""
+    """A lease that asks for a lock in a new epoch does not
+    take it from an older holder, which still calls the driver.
+    """
     holder, asking, lock = start_queue(), bench.process(), Lock("volume")
     holder.add([claim("a"), claim("b")])
     held = bench.run_next(holder, lock)

@@ -1,4 +1,4 @@
-"""Lost connections, lowered lanes, limits, pauses and fairness, on a Redis with a set clock."""
+"""Lost connections, lowered limits, pauses and fairness, on a Redis with a settable clock."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = ("claims", "volumes", "capacity", "cloning", "sweep")
 
 
 class World:
-    """One queue, two processes' links, a clock that stands still."""
+    """One queue, the links of two processes, and a clock that only the test moves."""
 
     def __init__(self, client):
         self.now = 1_000_000
@@ -45,7 +45,7 @@ class World:
         return keys
 
     def fresh(self):
-        """Keys that may be taken now; they run from now on."""
+        """Take all keys that can be taken now and return them; they keep running."""
         found = take_all(self.queue, "d", *KINDS)
         self.running |= {lease.key: lease for lease in found}
         return [lease.key for lease in found]
@@ -85,7 +85,7 @@ def test_keys_wait_when_the_last_connection_is_lost(world):
 
 
 def test_the_pause_of_a_lost_driver_ends_when_nobody_says_so_again(world):
-    """Fifteen seconds after the last word; each word is good for as long."""
+    """The pause of a lost driver ends 15 s after the last report of the loss."""
     assert lose(world, world.one) == LOST
     world.later(14)
     assert lose(world, world.one) == LOST
@@ -102,7 +102,9 @@ def test_a_connection_that_is_back_ends_no_other_pause(world):
 
 
 def test_a_driver_with_a_connected_worker_is_not_lost_after_a_wipe(world, redis_client):
-    """COR-13: Redis forgot who is connected before the other worker told that it is not."""
+    """After a loss of data, the pause of a lost driver
+    ends when a connected worker registers again.
+    """
     world.one.back("d", 15)
     world.two.back("d", 15)
     redis_client.flushall()
@@ -113,14 +115,16 @@ def test_a_driver_with_a_connected_worker_is_not_lost_after_a_wipe(world, redis_
 
 
 def test_the_next_word_of_a_parted_worker_ends_lost_too(world, redis_client):
-    """COR-13: also where the connected worker's own announcement came between."""
+    """The next report of a disconnected worker ends the pause
+    if another worker has registered as connected meanwhile.
+    """
     assert lose(world, world.one) == LOST
     redis_client.zadd("csifleet:links:d", {"two": world.now + 15_000})
     assert lose(world, world.one) == {}
 
 
 def test_a_worker_that_keeps_its_drivers_counts_as_connected(world):
-    """What it says anew every few seconds, not only its first word."""
+    """A worker counts by its repeated registrations, not only by its first one."""
     world.two.keep({"d": b"{}"}, {"d": ANYWHERE}, ttl_seconds=15)
     assert lose(world, world.one) == {}
     world.later(16)
@@ -144,7 +148,7 @@ def test_too_much_halves_the_lane_down_to_one_and_it_recovers(world):
     world.claims(100)
     assert len(world.fresh()) == 1
     world.later(5)
-    assert len(world.pump()) == 2  # 2 % of the limit each 5 s
+    assert len(world.pump()) == 2  # 2 % of the limit every 5 s
     world.later(300)
     assert len(world.pump()) == 97
 
@@ -189,7 +193,7 @@ def test_keep_announces_all_drivers_in_one_call(world, redis_client):
     assert len(registry.alive()) == 199
 
 
-# Which of a driver's replicas is called.
+# The next tests choose the replica of a driver that is called.
 
 
 def at(address, *, open_seconds=0, longest=20):
@@ -197,7 +201,7 @@ def at(address, *, open_seconds=0, longest=20):
 
 
 def grown_up(world):
-    """The young Redis could have forgotten whom others call."""
+    """Let the epoch get older than a report and the longest call: Redis then knows all replicas."""
     world.later(20 + 15)
 
 
@@ -225,7 +229,10 @@ def test_a_replica_is_not_changed_while_a_worker_is_connected_to_it(world):
 
 
 def test_another_replica_is_called_when_calls_at_the_old_one_have_ended(world):
-    """The longest of all workers; keys wait so long, also for a worker that comes later."""
+    """Another replica is called when the longest call to the old one has ended.
+
+    A worker that connects later waits too.
+    """
     grown_up(world)
     for links in (world.one, world.two):
         back(world, links, at("a"))
@@ -254,7 +261,9 @@ def test_the_same_replica_is_called_again_at_once(world):
 
 
 def test_calls_of_a_silent_worker_are_waited_for_from_the_end_of_its_word(world):
-    """It may have made one just before, and nobody knows how long that takes."""
+    """The wait for a silent worker's calls starts when its
+    last report expires, because a call can begin just before.
+    """
     grown_up(world)
     back(world, world.one, at("a"))
     world.later(14)
@@ -264,7 +273,9 @@ def test_calls_of_a_silent_worker_are_waited_for_from_the_end_of_its_word(world)
 
 
 def test_a_worker_that_serves_tells_an_empty_redis_which_replica_it_is(world, redis_client):
-    """And one that has just started waits for that."""
+    """A connected worker tells an empty Redis which replica
+    it uses, and a new worker waits for that report.
+    """
     grown_up(world)
     back(world, world.one, at("a"))
     redis_client.flushall()
@@ -317,7 +328,7 @@ def test_pause_and_drain_of_a_driver(world, redis_client):
 
 
 def test_one_claim_of_a_tenant_waits_for_no_flood_of_another(world):
-    """10,000 against 1: it is the next one after the calls that run (issue 8)."""
+    """With 10,000 claims against 1, the one is next after the running calls."""
     world.queue.set_limits("claims|d", 5)
     world.claims(10_000, "flood")
     running = world.fresh()

@@ -1,6 +1,7 @@
-"""A Redis that restarts, fails over to a replica that lags, or is emptied; commands that come late.
+"""Redis restarts, fails over to a replica that lags, or loses all data; commands arrive late.
 
-Whoever works goes on and nobody else begins the same; what was acknowledged and lost is noticed.
+A process that works continues, and no other process begins the same key. The loss of an
+acknowledged write is noticed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def claim(name):
 
 
 def beat(bench, *queues, seconds=1.0):
-    """Time passes for processes that live, the sweep included."""
+    """Let time pass for living processes: heartbeats, then one sweep."""
     bench.advance(seconds)
     for queue in queues:
         queue.heartbeat()
@@ -36,7 +37,7 @@ def beat(bench, *queues, seconds=1.0):
 
 
 class Recorder:
-    """Remembers what a queue sends, for a copy that is delivered late."""
+    """Keeps the commands that a queue sends, so that a copy can be delivered late."""
 
     def __init__(self, queue):
         self.sent = []
@@ -53,7 +54,7 @@ class Recorder:
 
 @pytest.fixture
 def pair(redis_binary, tmp_path):
-    """A master and a replica in step, `everysec` as shipped or slower: the replica may lag."""
+    """Return a master and a replica in sync; the replica may lag."""
     servers = []
     for name in ("master", "replica"):
         (tmp_path / name).mkdir()
@@ -67,7 +68,7 @@ def pair(redis_binary, tmp_path):
 
 
 class Fleet:
-    """Processes of which each can be led to another server, as by a name or a sentinel."""
+    """Processes that can switch to another server, as after a DNS change or by a sentinel."""
 
     def __init__(self, client):
         self.client, self.queues = client, []
@@ -88,7 +89,7 @@ class Fleet:
 
 
 def test_cor1_promotion_of_a_replica_that_lags_is_a_new_life(pair):
-    """COR-1: the acknowledged add is found again, the owner stays alone and keeps its intent."""
+    """The acknowledged add is found again. The owner stays the only one and keeps its intent."""
     master, replica = pair
     fleet = Fleet(master)
     owner, other = fleet.process(), fleet.process()
@@ -97,7 +98,7 @@ def test_cor1_promotion_of_a_replica_that_lags_is_a_new_life(pair):
     writer.mark_complete(["attachments"], epoch)
     owner.add([claim("a")])
     master.wait(1, 5000)
-    replica.replicaof("127.0.0.1", 1)  # from here on it lags
+    replica.replicaof("127.0.0.1", 1)  # from now on the replica lags
     lease = take(owner, claim("a"), "pvc-a")
     IntentStore(master, driver="d").begin("pvc-a", INTENT, lease)
     owner.add([claim("lost")])
@@ -127,13 +128,16 @@ def test_cor1_promotion_of_a_replica_that_lags_is_a_new_life(pair):
 
 @pytest.mark.parametrize("ending", ["done", "fail", "release"])
 def test_cor1_an_end_before_anybody_noticed_the_promotion_keeps_the_intent(pair, ending):
-    """The replica has its master's epoch: a lease that it lacks is not one that ended."""
+    """The end of a pass on a promoted replica keeps the intent.
+
+    The replica has its master's epoch, so a missing lease does not prove that the lease ended.
+    """
     master, replica = pair
     fleet = Fleet(master)
     owner = fleet.process()
     owner.add([claim("a")])
     master.wait(1, 5000)
-    replica.replicaof("127.0.0.1", 1)  # from here on it lags
+    replica.replicaof("127.0.0.1", 1)  # from now on the replica lags
     lease = take(owner, claim("a"), "pvc-a")
     IntentStore(master, driver="d").begin("pvc-a", INTENT, lease)
     replica.replicaof("NO", "ONE")
@@ -149,7 +153,7 @@ def test_cor1_an_end_before_anybody_noticed_the_promotion_keeps_the_intent(pair,
 
 
 def test_cor1_older_owner_in_a_promoted_replica_gives_way(pair):
-    """The lagging replica still knows the one before: the higher fence is the newer owner."""
+    """The lagging replica still has the earlier owner, but the higher fencing number wins."""
     master, replica = pair
     fleet = Fleet(master)
     older, newer = fleet.process(), fleet.process()
@@ -170,7 +174,7 @@ def test_cor1_older_owner_in_a_promoted_replica_gives_way(pair):
 
 
 def test_cor1_wiped_redis_gets_back_what_the_owner_wrote(bench, start_queue):
-    """The intent too, so that a worker which dies after the wipe leaves no volume behind."""
+    """The intent is restored too, so a worker that dies after the loss leaves no volume behind."""
     queue = start_queue()
     store = IntentStore(bench.client, driver="d")
     queue.add([claim("a")])
@@ -187,7 +191,7 @@ def test_cor1_wiped_redis_gets_back_what_the_owner_wrote(bench, start_queue):
 
 
 def test_cor1_nobody_begins_what_a_living_process_is_at(bench, start_queue):
-    """All data lost: the key is added again, but not admitted before its owner spoke."""
+    """After a loss of all data the key is added again, but not taken before its owner returns."""
     owner, other = start_queue(), start_queue()
     owner.add([claim("a")])
     lease = bench.run_next(owner, "pvc-a")
@@ -205,7 +209,7 @@ def test_cor1_nobody_begins_what_a_living_process_is_at(bench, start_queue):
 
 
 def test_cor9_late_copy_of_a_take_locks_nothing_for_long(bench, start_queue):
-    """The first command timed out, its repeat worked; then the original arrives."""
+    """The first command timed out, its repetition worked; then the original arrives."""
     one, two = start_queue(), start_queue()
     one.add([claim("a")])
     recorder = Recorder(one)
@@ -245,7 +249,9 @@ def test_cor9_late_renewal_revives_nothing(bench, start_queue):
 
 
 def test_cor11_a_machine_too_slow_for_its_sweeps_still_finds_its_dead(bench, start_queue):
-    """When their leases end."""
+    """A machine that is too slow for its sweeps still takes
+    over the keys of a dead process when their leases expire.
+    """
     owner, other = start_queue(), start_queue()
     for _ in range(4):
         beat(bench, owner, other, seconds=2)
@@ -257,7 +263,9 @@ def test_cor11_a_machine_too_slow_for_its_sweeps_still_finds_its_dead(bench, sta
 
 
 def test_cor1_lease_that_a_newer_owner_keeps_out_of_a_new_life_ends_as_lost(bench, start_queue):
-    """Its owner is told so: what it began has to be put back, for nobody else knows of it."""
+    """A lease that a newer owner replaced before the loss
+    ends as lost, so its owner puts its records back.
+    """
     one, two = start_queue(), start_queue()
     one.add([claim("a")])
     old, new = bench.hand_over(one, two, "pvc-a")
@@ -270,7 +278,10 @@ def test_cor1_lease_that_a_newer_owner_keeps_out_of_a_new_life_ends_as_lost(benc
 
 
 def test_cor1_lease_that_was_lost_before_a_wipe_ends_as_lost(bench, start_queue):
-    """The new life knows of no loss: the end is no repeat, and what was begun is put back."""
+    """A lease that was lost before the loss of data ends as lost.
+
+    The new epoch does not know that, but begun work must be put back.
+    """
     one, two = start_queue(), start_queue()
     store = IntentStore(bench.client, driver="d")
     one.add([claim("a")])
@@ -289,7 +300,7 @@ def test_cor1_lease_that_was_lost_before_a_wipe_ends_as_lost(bench, start_queue)
 
 
 def test_cor1_replica_that_lags_gets_back_the_lock_that_was_taken_last(bench, start_queue):
-    """It has the lease, as it was before: nobody else may take what its pass locked since."""
+    """The replica has an earlier lease. No other process may take the locks added since."""
     one, two = start_queue(), start_queue()
     one.add([claim("a"), claim("b")])
     held = take(one, claim("a"), "pvc-a")
@@ -320,7 +331,7 @@ def test_cor15_broken_lease_with_two_waiters_does_not_stop_the_sweep(bench, star
 
 
 def test_volume_of_a_lost_lease_is_no_fact_for_redis(bench, start_queue):
-    """COR-1: `created` asks who owns the volume, and its record is put back with the key."""
+    """`created` checks the owner of the volume, and the record is put back with the key."""
     one, two = start_queue(), start_queue()
     store = IntentStore(bench.client, driver="d")
     one.add([claim("a")])
@@ -364,7 +375,10 @@ def test_record_of_the_newer_owner_is_not_overwritten_by_a_lost_lease(bench, sta
 
 
 def test_limits_of_a_node_that_went_are_dropped(bench, start_queue):
-    """COR-15, OPS-5: who serves a lane declares its limits every few minutes."""
+    """The limits of a removed node are dropped.
+
+    A process that serves a lane declares its limits again every few minutes.
+    """
     gone, stays = bench.process(), bench.process()
     gone.set_limits("claims|d@gone", 1)
     stays.set_limits("claims|d@here", 1)
@@ -376,7 +390,9 @@ def test_limits_of_a_node_that_went_are_dropped(bench, start_queue):
 
 
 def test_one_call_at_a_time_holds_over_a_wipe_and_a_death(bench, start_queue):
-    """A call of a worker that died may run on, and the wiped Redis knows nothing of it."""
+    """A serial driver gets no second call after a loss of data
+    and the death of its worker, whose call may still run.
+    """
     one, two = start_queue(), start_queue()
     for queue in (one, two):
         queue.set_limits("claims|d", 1, hold_seconds=10)
@@ -402,7 +418,9 @@ def test_first_installation_waits_for_nobody(bench):
 
 
 def test_restart_after_an_orderly_end_waits_for_nobody(bench):
-    """No process lived, so nobody has anything to give back."""
+    """A restart without living processes needs no quiet
+    period, because no process has a lease to give back.
+    """
     queue = bench.process()
     queue.add([claim("a")])
     queue.close()

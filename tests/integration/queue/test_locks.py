@@ -1,4 +1,4 @@
-"""Several locks of one lease, shared and exclusive, taken at once or inside a pass."""
+"""Several locks of one lease, shared and exclusive, taken with the key or inside a pass."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def queue(start_queue):
 
 
 def start(bench, queue, name: str, *locks: Lock):
-    """Add a key and take it."""
+    """Add a key and take it with these locks."""
     queue.add([key(name)])
     return take(queue, key(name), *locks)
 
 
 def ready(bench) -> list[str]:
-    """Objects whose keys wait for their turn, the next one first."""
+    """Return the objects of the keys that are due, the next one first."""
     return [one.object.removeprefix("ns/") for one in bench.due]
 
 
 def test_shared_holders_stand_side_by_side_an_exclusive_one_alone(bench, queue):
-    """MA-011: publishing one volume to two nodes at once, but not while it is deleted."""
+    """MA-011: a volume can be published to two nodes at once, but not while it is deleted."""
     first, second = start(bench, queue, "a", SHARED), start(bench, queue, "b", SHARED)
     assert first.locks == second.locks == (SHARED,)
     assert start(bench, queue, "x", PV) is None
@@ -60,7 +60,10 @@ def test_all_locks_of_a_take_or_none(bench, queue):
 
 
 def test_a_key_that_was_woken_waits_for_what_it_found_busy_next(bench, queue):
-    """Not for the lock before, too: it would look again each time that one is given back."""
+    """A woken key waits only for the lock that it found busy next.
+
+    Otherwise each release of the first lock would wake it again.
+    """
     first, second = start(bench, queue, "a", PV), start(bench, queue, "c", HANDLE)
     assert start(bench, queue, "b", PV) is None
     queue.done(first)
@@ -73,7 +76,7 @@ def test_a_key_that_was_woken_waits_for_what_it_found_busy_next(bench, queue):
 
 
 def test_only_a_holder_keeps_others_out(bench, queue):
-    """BUG-15: a publish hangs, the deletion waits, a detach from another node does not."""
+    """A publish hangs and the deletion waits, but a detach from another node does not wait."""
     publish = start(bench, queue, "publish to a", SHARED, Lock("d#vol@a"))
     assert start(bench, queue, "deletion", PV) is None
     detach = start(bench, queue, "detach from b", SHARED, Lock("d#vol@b"))
@@ -90,7 +93,10 @@ def test_only_a_holder_keeps_others_out(bench, queue):
 def test_many_waiters_keep_nobody_out_and_all_come_when_a_hanging_call_ends(
     bench, queue, waiters, is_new_life
 ):
-    """Some ask before their pass, some inside it; detaches come and go meanwhile."""
+    """Waiting keys keep no other key out, and all wake when the holder's call ends.
+
+    Some asked before their pass and some inside it.
+    """
     before, inside = waiters
     hanging = start(bench, queue, "hanging publish", SHARED)
     names = [f"deletion {number}" for number in range(before)]
@@ -121,7 +127,9 @@ def test_many_waiters_keep_nobody_out_and_all_come_when_a_hanging_call_ends(
 
 
 def test_a_chain_of_waiters_goes_on_when_the_process_at_its_end_dies(bench, start_queue):
-    """`a` waits for what `b` holds, which waits inside its pass for what the dead one holds."""
+    """A chain of waiting keys continues when its last process dies: `a` waits for a lock of `b`,
+    and `b` for a lock of the dead process.
+    """
     dead, alive = start_queue(), start_queue()
     start(bench, dead, "c", HANDLE)
     b = start(bench, alive, "b", PV)
@@ -138,7 +146,10 @@ def test_a_chain_of_waiters_goes_on_when_the_process_at_its_end_dies(bench, star
 
 
 def test_a_waiter_that_asked_inside_its_pass_keeps_nobody_out(bench, queue):
-    """An expansion that may not stand beside a publication asks once it has read the volume."""
+    """A key that asked for a lock inside its pass keeps no sharer out.
+
+    An expansion, for example, asks after it has read the volume.
+    """
     publish = start(bench, queue, "publish to a", SHARED)
     expansion = start(bench, queue, "expansion")
     assert queue.acquire(expansion, PV) == PV
@@ -179,7 +190,10 @@ def test_of_several_exclusive_waiters_none_is_forgotten(bench, queue):
 
 @pytest.mark.parametrize("mode", Mode)
 def test_a_holder_whose_lease_is_nowhere_holds_nothing(bench, queue, mode):
-    """Its record was lost by somebody's hand; whoever looks removes the holder."""
+    """A holder without a lease, whose record was removed by hand, holds nothing.
+
+    The next key that asks removes the holder.
+    """
     bench.client.zadd(HOLDERS, {f"pv-1\0x{key('gone').text}": 0})
     assert start(bench, queue, "a", Lock(PV.name, mode))
     assert bench.client.zrange(HOLDERS, 0, -1) == [f"pv-1\0{mode.value}{key('a').text}".encode()]
@@ -197,7 +211,10 @@ def test_a_lock_that_becomes_exclusive_is_held_once(bench, queue):
 
 
 def test_a_sweep_wakes_who_waits_for_a_lock_that_nobody_holds(bench, queue):
-    """The end of its holder was lost; who waits for a held one sleeps on."""
+    """A sweep wakes a key that waits for a lock without a holder.
+
+    A key that waits for a held lock keeps waiting.
+    """
     assert start(bench, queue, "holder", PV)
     assert start(bench, queue, "a", PV) is None
     assert start(bench, queue, "other", Lock("pv-2"))
@@ -255,7 +272,9 @@ def test_shared_lock_becomes_exclusive_when_alone(bench, queue):
 
 
 def test_lock_held_alone_stays_so_when_a_fail_over_forgot_it(bench, queue):
-    """G9: the replica that took over never heard of it, and the pass now asks to share it."""
+    """G9: an exclusive lock that a promoted replica lost
+    stays exclusive, although the pass now asks to share it.
+    """
     lease = start(bench, queue, "a", HANDLE)
     lease.locks = (*lease.locks, PV)
     assert queue.acquire(lease, SHARED) is None
@@ -291,7 +310,9 @@ def test_locks_of_a_dead_process_go_with_its_leases(bench, start_queue):
 
 
 def test_nothing_is_taken_or_written_after_the_local_deadline(bench, queue):
-    """G9: although Redis would still allow it, which may be so no more when the answer comes."""
+    """G9: after the local deadline nothing is taken or written, although Redis would still allow
+    it: the reply may arrive too late.
+    """
     lease = start(bench, queue, "a", PV)
     bench.advance(lease.valid_until - bench.now_ms / 1000)
     for late in (lambda: queue.acquire(lease, HANDLE), lambda: queue.mark(lease, {"a": 1})):
@@ -305,7 +326,7 @@ def test_nothing_is_taken_or_written_after_the_local_deadline(bench, queue):
 
 
 def test_redis_itself_refuses_locks_and_marks_of_a_lost_lease(bench, start_queue):
-    """The local clock may be slow: the owner check in Redis decides."""
+    """Redis itself refuses locks and marks of a lost lease, because the local clock can be slow."""
     one, two = start_queue(), start_queue()
     lease = start(bench, one, "a", PV)
     bench.advance(4.1)
@@ -325,7 +346,7 @@ def test_redis_itself_refuses_locks_and_marks_of_a_lost_lease(bench, start_queue
 
 @pytest.mark.parametrize("name", ["a b", "ü%20", "tab\there", "x:y", "nul\0", "d#vol/1"])
 def test_any_name_can_be_locked(bench, queue, name):
-    """Handles come from drivers and may hold anything."""
+    """A lock can have any name, because handles come from drivers and can contain any character."""
     lease = start(bench, queue, "a", Lock(name))
     assert start(bench, queue, "b", Lock(name, Mode.SHARED)) is None
     assert start(bench, queue, "c", Lock(name + "x"))
@@ -362,7 +383,7 @@ def test_large_mark_is_refused_and_a_broken_one_set_aside(bench, queue, caplog):
 
 
 def test_work_without_a_driver_has_limits_and_a_queue_of_its_own(bench, queue):
-    """Keys of snapshot-controller: lane `<kind>|`, announced in `drv.system-<kind>`."""
+    """Keys of snapshot-controller have lane `<kind>|`, announced in `drv.system-<kind>`."""
     keys = [Key("snapshots", "", f"ns/{i}", str(i)) for i in range(3)]
     queue.add(keys)
     assert take_all(queue, "", "snapshots") == []

@@ -1,4 +1,4 @@
-"""Clocks, processes and pauses as they stand in Redis, with a time of Redis that is set."""
+"""Reading clocks, processes and pauses from Redis, with a settable time of Redis."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LANE = claim_key("d", "ns", "a", "u").lane
 
 @pytest.fixture
 def at(redis_client, monkeypatch):
-    """Sets the queue's clock, in seconds."""
+    """Return a function that sets the queue's clock, in seconds."""
 
     def set_time(seconds):
         now_ms = round(seconds * 1000)
@@ -35,7 +35,7 @@ def at(redis_client, monkeypatch):
 
 
 class Clock:
-    """Local seconds."""
+    """A local clock in seconds."""
 
     now = 50.0
 
@@ -121,7 +121,9 @@ def test_who_never_worked_is_not_the_last(redis_client):
 
 
 def test_a_period_begins_when_it_is_due_or_the_work_was_done(redis_client):
-    """M-004: one of all processes."""
+    """M-004: all processes share one period, which
+    starts when it is due or when its work was done.
+    """
     one, two = Periods(redis_client), Periods(redis_client)
     assert one.is_due("thing", 100)
     assert not two.is_due("thing", 100)
@@ -133,7 +135,9 @@ def test_a_period_begins_when_it_is_due_or_the_work_was_done(redis_client):
 
 
 def test_class_pauses_that_are_over_are_none(redis_client, at):
-    """Looking takes nothing away: it could be a word that was said in between."""
+    """Expired pauses of classes are ignored but not removed,
+    because an operator might write a pause at the same moment.
+    """
     raw = {"over": f"{NOW_MS} 5 x", "broken": "soon x", "on": f"{NOW_MS + 1} 5 y", "ever": "0 0 z"}
     raw = {f"class {name}": value for name, value in raw.items()} | {"driver d": "0 0 x"}
     redis_client.hset(NAMES["pauses"].full, mapping=raw)
@@ -147,7 +151,7 @@ def test_class_pauses_that_are_over_are_none(redis_client, at):
 
 
 class Queue:
-    """As far as pauses look at it."""
+    """The part of the queue that pauses read."""
 
     epoch = "one"
 

@@ -1,4 +1,4 @@
-"""A frozen process wakes: what it noted before its call is known, whoever forgot it meanwhile."""
+"""A frozen process resumes: the mark from before its call is kept, whoever removed it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def kept(bench):
 
 @pytest.fixture
 def frozen(bench, start_queue):
-    """Two processes; the first one's lease is a fellow's now. Each mark is written by the first."""
+    """Return a function that writes marks as the first process and gives its lease to a fellow."""
 
     def freeze(*marks):
         one, two = start_queue(), start_queue()
@@ -38,7 +38,7 @@ def frozen(bench, start_queue):
 
 @pytest.mark.parametrize("end", ["done", "release", "fail"])
 def test_a_mark_that_a_fellow_forgot_is_put_back_and_looked_at(bench, frozen, end):
-    """COR2-8."""
+    """The mark is restored and its key is added, so a pass handles the frozen process' call."""
     one, old, two, fellow = frozen({"call": {"until": 0}}, MARK)
     two.forget([KEY])
     two.done(fellow)

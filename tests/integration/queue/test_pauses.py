@@ -1,4 +1,4 @@
-"""Redis mirrors an operator's pause before anything is admitted (COR-14)."""
+"""Redis mirrors an operator's pause before any key is taken."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIRMWARE = {"driver d": "0 firmware"}
 
 
 class ApiServer:
-    """The ConfigMap, as `PauseRecord` reads it."""
+    """Holds the ConfigMap, as `PauseRecord` reads it."""
 
     def __init__(self):
         self.version, self.pauses = 0, {}
@@ -41,7 +41,7 @@ class ApiServer:
 
 
 class World:
-    """A worker with one driver, a tool and a watcher beside it, an API server."""
+    """A worker with one driver, a command line tool, a watcher and an API server."""
 
     def __init__(self, client):
         self.client = client
@@ -59,17 +59,17 @@ class World:
         self.tool = Pauses(client, WorkQueue(client, publish=self.sent.extend))
 
     def say(self, pauses):
-        """`csi-fleet pause` and `resume`."""
+        """Do what `csi-fleet pause` and `resume` do."""
         return self.tool.mirror(self.api.say(pauses))
 
     def lose_everything(self):
-        """As FLUSHALL does, or a Redis on an emptyDir; what the worker does then."""
+        """Empty Redis, as FLUSHALL or a restart on an emptyDir does; then act as the worker."""
         self.client.flushall()
         self.queue.heartbeat()
-        self.client.delete(NAMES["quiet"].full)  # the silence of the new life is over
+        self.client.delete(NAMES["quiet"].full)  # the quiet period of the new epoch is over
 
     def admitted(self):
-        """What the worker is sent for a new claim."""
+        """Add a new claim and return the number of messages that the worker receives."""
         self.sent.clear()
         self.queue.add([claim_key("d", "ns", "one", "u1")])
         self.queue.declared.declare()
@@ -86,7 +86,10 @@ def world(redis_client):
 
 
 def test_nothing_of_a_paused_driver_is_admitted_after_a_wipe(world):
-    """OPS-1: a pause for maintenance of the array, and Redis' node is drained meanwhile."""
+    """After a loss of data no key of a paused driver is taken.
+
+    For example, Redis' node is drained while an array is in maintenance.
+    """
     world.say(FIRMWARE)
     world.lose_everything()
     assert world.admitted() == 0
@@ -108,7 +111,9 @@ def test_a_resume_admits_what_waited_and_outlives_a_wipe(world):
 
 
 def test_a_state_that_was_read_before_a_newer_one_changes_nothing(world):
-    """Two who read the API server at the same time as an operator says something."""
+    """An older state of the pauses does not replace a newer one, if two processes read at the same
+    time as an operator changes them.
+    """
     before = world.api.state()
     world.say(FIRMWARE)
     paused = world.api.state()
@@ -126,14 +131,19 @@ def test_the_same_state_twice_is_one(world):
 
 
 def test_the_version_is_forgotten_after_a_minute(world):
-    """After a restore of etcd resourceVersions begin lower: pauses must still be mirrored."""
+    """The version of the pauses expires after a minute.
+
+    After a restore of etcd, resourceVersions begin lower, and pauses must still be mirrored.
+    """
     world.say(FIRMWARE)
     assert 0 < world.client.pttl(NAMES["pauses_version"].full) <= 60_000
     assert world.client.pttl(NAMES["pauses"].full) == -1, "a pause holds without a watcher"
 
 
 def test_redis_that_lost_the_last_word_gets_it_with_the_next_look(world):
-    """A replica was promoted that had not heard of it: the watcher mirrors every few seconds."""
+    """A pause that Redis lost returns with the next
+    mirroring, for example after the promotion of a replica.
+    """
     world.say(FIRMWARE)
     world.client.delete(NAMES["pauses"].full)
     world.pauses.mirror(world.api.state())
@@ -152,7 +162,9 @@ def test_nothing_is_admitted_until_the_pauses_are_known(world):
 
 
 def test_what_the_watcher_mirrored_is_not_asked_for_again(world):
-    """Nor does a worker need the API server for it."""
+    """A worker does not read pauses that the watcher
+    has mirrored, so it does not need the API server.
+    """
     world.say(FIRMWARE)
     world.lose_everything()
     world.tool.mirror(world.api.state())
@@ -202,7 +214,7 @@ def test_classes_come_back_with_the_first_lane(world):
 
 
 def test_an_api_server_without_answer_is_no_error_of_the_lanes(world):
-    """The worker starts; `declare` tries again."""
+    """A worker starts without an answer of the API server, and `declare` tries again."""
     world.client.delete(NAMES["pauses_version"].full)
     world.api.error = Unreachable("no route")
     world.queue.set_limits("volumes|d", 10)

@@ -1,4 +1,4 @@
-"""What a queue promises to its process: deadlines, periods, and what is said again to Redis."""
+"""The queue's guarantees to its process: deadlines, periods, and repeated declarations to Redis."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ USABLE = 3.5
 
 
 class Sent:
-    """Commands of a queue, by name; may answer in place of Redis."""
+    """Records a queue's commands by name; can answer in place of Redis."""
 
     def __init__(self, queue, answers=()):
         self.rows, self._answers = [], dict(answers)
@@ -63,7 +63,10 @@ def test_the_next_look_comes_when_something_is_due(bench, due_ms, period, second
 
 @pytest.mark.parametrize(("took", "is_ours"), [(USABLE - 0.001, True), (USABLE, False)])
 def test_a_lease_whose_answer_took_too_long_is_not_used(bench, took, is_ours):
-    """G9: at its local deadline the next owner may be at it; it runs out by itself."""
+    """G9: a lease whose reply took too long is not used, because the next owner may have the key.
+
+    It expires in Redis.
+    """
     queue = bench.process()
     queue.set_limits(LANE, 1)
     queue.add([KEY])
@@ -82,7 +85,11 @@ def test_a_lease_whose_answer_took_too_long_is_not_used(bench, took, is_ours):
 
 @pytest.mark.parametrize(("seconds", "is_said"), [(599.0, False), (600.0, False), (600.5, True)])
 def test_limits_are_declared_again_every_ten_minutes(bench, seconds, is_said):
-    """Of a lane that nobody declares they are dropped; no process died, so no call is lost."""
+    """Limits are declared again every ten minutes, because Redis drops limits without a
+    declaration.
+
+    No process died, so no in-flight call is lost.
+    """
     queue = bench.process()
     queue.set_limits(LANE, 3, hold_seconds=2)
     sent = Sent(queue)
@@ -163,7 +170,10 @@ def test_locks_that_a_pass_takes_stand_once_whatever_it_asks_for(bench, start_qu
 
 
 def test_a_lock_that_is_shared_is_taken_shared(bench, start_queue):
-    """Beside others who cut snapshots of one volume; what is held alone stays so."""
+    """A lock that is asked for as shared is shared, as for snapshots of one volume.
+
+    An exclusive lock stays exclusive.
+    """
     queue = start_queue()
     queue.add([KEY, OTHER])
     one, two = bench.run_next(queue, "pv-a"), bench.run_next(queue, "pv-b")
@@ -179,7 +189,9 @@ def test_a_lock_that_is_shared_is_taken_shared(bench, start_queue):
 
 
 def test_wake_ups_of_a_new_life_are_left_to_others():
-    """The heartbeat's thread must not wait for the broker."""
+    """The heartbeat leaves the messages of a new epoch to the
+    pump, because its thread must not wait for the broker.
+    """
     held, sent = [], []
     replies = {"regain": [b"e", [b"drv.d"], [], 5]}
     scripts = SimpleNamespace(new_life=lambda: "e", run=lambda name, *_: replies[name])

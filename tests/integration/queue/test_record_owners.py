@@ -12,7 +12,7 @@ from workers.queue.scripts import Scripts
 KEY = claim_key("d", "ns", "a", "u")
 INTENTS, UNSAVED = (NAMES[name].full + "d" for name in ("intents", "unsaved"))
 HELD = NAMES["held"].full
-# 'seal:namespace:record', as workers/queue/seal.py writes it.
+# workers/queue/seal.py writes records as 'seal:namespace:record'.
 OLD, NEW = b"seal:ns:old", b"seal:ns:newer"
 
 
@@ -22,7 +22,7 @@ def scripts(bench):
 
 
 def write(scripts, name, key="", process="", token=""):
-    """Run one of the three that need the lease."""
+    """Run one of the three scripts that check the lease."""
     args = {"begin": (NEW,), "created": (NEW, b"seal:ns:pv"), "finish": ()}[name]
     more = (10**6, "") if name == "begin" else ()
     return scripts.run(name, "d", "pvc-a", *args, key, process, token, *more)
@@ -31,7 +31,9 @@ def write(scripts, name, key="", process="", token=""):
 @pytest.mark.parametrize("name", ["begin", "created", "finish"])
 @pytest.mark.parametrize("who", ["nobody", "another process", "the same process anew"])
 def test_a_lease_that_is_over_writes_nothing(bench, start_queue, scripts, name, who):
-    """G9: whether nobody has the key now, another process, or the same one by a new lease."""
+    """G9: a lease that ended writes nothing, whether its key now has no owner, another process or
+    the same process by a new lease.
+    """
     one, two = start_queue(), start_queue()
     one.add([KEY])
     old = bench.run_next(one)
@@ -74,7 +76,7 @@ def test_the_owner_writes_and_so_does_who_needs_no_lease(
 
 
 def test_the_end_of_a_pass_gives_its_bytes_back(bench, start_queue, scripts):
-    """SEC-4: with `finish_intent`, and of no other claim."""
+    """`finish_intent` releases the bytes of this claim and of no other."""
     queue, other = start_queue(), claim_key("d", "ns", "b", "v")
     for key in (KEY, other):
         assert scripts.run("begin", "d", key.record_name, NEW, "", "", "", 10**6, "") == 1
@@ -92,7 +94,10 @@ def test_the_end_of_a_pass_gives_its_bytes_back(bench, start_queue, scripts):
 
 @pytest.mark.parametrize(("spare", "status"), [(0, 1), (-1, 2), (1, 1)])
 def test_a_namespace_is_full_with_the_first_byte_too_many(bench, scripts, spare, status):
-    """SEC-4: what just fits is written; what does not changes no count."""
+    """A record that just fills its namespace's share is written.
+
+    A record that does not fit changes no count.
+    """
     assert scripts.run("begin", "d", "pvc-old", OLD, "", "", "", 100, "") == 1
     most = len(OLD) + len(NEW) + spare
     assert scripts.run("begin", "d", "pvc-new", NEW, "", "", "", most, "") == status

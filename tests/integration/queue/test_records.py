@@ -1,4 +1,4 @@
-"""Records that lead to an effect: set aside if not ours, given back to a Redis that lost them."""
+"""Records that lead to an effect: quarantined without a valid signature, restored after a loss."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ INTENTS = NAMES["intents"].full + "d"
 
 
 def aside(client):
-    """What was set aside, by hash and field."""
+    """Return hash and field of each quarantined record."""
     return {name.decode() for name in client.hkeys(NAMES["quarantine"].full)}
 
 
@@ -35,7 +35,7 @@ def aside(client):
     ids=["ours", "another key's", "unsigned"],
 )
 def test_a_memo_counts_if_it_is_ours(redis_client, seal, found):
-    """SEC-2: it leads to an effect as a mark does."""
+    """A memo counts only with a valid signature, because it leads to an effect, as a mark does."""
     raw = Remembered(redis_client, seal).sealed_memo(KEY, "why")
     redis_client.hset(MEMOS, KEY.text, raw)
     assert Remembered(redis_client, OURS).memo_of(KEY, raw) == found
@@ -93,7 +93,10 @@ def test_marks_of_others_are_set_aside_and_ours_are_read(redis_client, as_text):
     ],
 )
 def test_who_looks_reads_what_can_be_read(redis_client, raw, record):
-    """And whoever must act sets the rest aside, once."""
+    """A reader that only shows data reads what it can.
+
+    A reader that acts on a record moves an unreadable one to the quarantine, once.
+    """
     assert peek(raw) == record
     redis_client.hset(MARKS, "field", raw)
     assert unseal(redis_client, UNCHECKED, "marks", MARKS, field="field", raw=raw) == record
@@ -116,7 +119,9 @@ WRONG = {
 
 @pytest.mark.parametrize("field", WRONG)
 def test_a_driver_whose_record_is_not_as_it_must_be_is_set_aside(redis_client, field):
-    """The watcher goes by it: one bad field must not stop all drivers."""
+    """An invalid record of a driver is quarantined,
+    because one invalid field must not stop all drivers.
+    """
     registry = DriverRegistry(redis_client)
     registry.register("good", RECORD, ttl_seconds=60)
     registry.register("bad", {**RECORD, field: WRONG[field]}, ttl_seconds=60)
@@ -125,7 +130,10 @@ def test_a_driver_whose_record_is_not_as_it_must_be_is_set_aside(redis_client, f
 
 
 def test_workers_with_different_controllers_tell_of_one_driver(redis_client):
-    """What each knows counts, the first one's word where both say something."""
+    """The records of workers with different controllers for one driver are merged.
+
+    On a conflict the first record wins.
+    """
     registry = DriverRegistry(redis_client)
     registry.register("d#x", {"controllers": ["x"], "node": "theirs", "more": 1}, ttl_seconds=60)
     registry.register("d", {"controllers": ["p", "x"], "node": "ours"}, ttl_seconds=60)
@@ -154,7 +162,9 @@ def test_a_finished_attempt_does_not_come_back_with_a_new_life(bench, start_queu
 
 
 def test_what_a_lease_found_is_given_back_to_a_redis_that_lost_it(bench, start_queue):
-    """An attempt of an earlier owner: whoever works on it may be the only one who knows."""
+    """A lease restores the records it found to a Redis that
+    lost them, because its worker may have the only copy.
+    """
     queue, store = start_queue(), IntentStore(bench.client, driver="d")
     store.created("pvc-u", INTENT, PV)
     lease = taken(bench, queue)
@@ -176,7 +186,9 @@ def test_one_record_of_the_two_is_found_alone(bench, start_queue, what):
 
 
 def test_an_attempt_that_found_no_room_is_not_given_back(bench, start_queue):
-    """SEC-4: it did not begin, and what it replaced still stands."""
+    """An attempt without room in its namespace is not
+    restored: it did not begin, and the earlier record remains.
+    """
     queue, store = start_queue(), IntentStore(bench.client, namespace_bytes=10, driver="d")
     lease = taken(bench, queue)
     with pytest.raises(NamespaceFull, match="namespace team"):
@@ -205,7 +217,10 @@ def test_a_lease_as_it_begins_has_no_records_and_may_write(redis_client):
 
 @pytest.mark.parametrize("is_finished", [False, True])
 def test_the_end_takes_the_records_only_where_it_says_so(bench, start_queue, is_finished):
-    """M-010 step 5: of a pass that is done with something else the attempt goes on."""
+    """M-010 step 5: `done` removes the records only with `finish_intent`.
+
+    Otherwise the attempt stays open.
+    """
     queue, store = start_queue(), IntentStore(bench.client, driver="d")
     lease = taken(bench, queue)
     store.created("pvc-u", INTENT, PV, lease)
@@ -217,7 +232,10 @@ def test_the_end_takes_the_records_only_where_it_says_so(bench, start_queue, is_
 
 @pytest.mark.parametrize("is_finished", [False, True])
 def test_a_lost_lease_puts_back_only_what_has_no_end(bench, start_queue, is_finished):
-    """What was finished and saved is no volume that nobody knows of."""
+    """A lost lease puts back only open attempts.
+
+    A volume that was finished and saved must not get its old attempt back.
+    """
     one, two, store = start_queue(), start_queue(), IntentStore(bench.client, driver="d")
     one.add([KEY])
     old = bench.run_next(one, "pvc-u")
@@ -257,7 +275,10 @@ def test_m010_who_gets_the_key_back(bench, start_queue, intent, unsaved, is_adde
 
 
 def test_the_bytes_of_each_namespace_are_counted_anew(bench, start_queue):
-    """Over all pieces; records of no namespace count for none."""
+    """The bytes of each namespace are counted over all batches.
+
+    Records without a namespace are not counted.
+    """
     seal, rows = OURS, {}
     for number in range(500):
         tenant = ("red", "blue", "")[number % 3]
@@ -280,7 +301,9 @@ def test_the_bytes_of_each_namespace_are_counted_anew(bench, start_queue):
 
 @pytest.mark.parametrize("moment", ["before", "between"])
 def test_a_good_record_written_meanwhile_is_not_set_aside(redis_client, monkeypatch, moment):
-    """M-010: another worker read a forged record; by now the volume's owner has begun."""
+    """M-010: a valid record that was written meanwhile is not
+    quarantined, although its reader first read a forged one.
+    """
     owner = IntentStore(redis_client, OURS, driver="d")
     reader = IntentStore(redis_client, OURS, driver="d")
     redis_client.hset(INTENTS, "pvc-u", b"forged")

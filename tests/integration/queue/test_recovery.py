@@ -1,4 +1,4 @@
-"""Nothing stays behind: leases whose end was not written, records whose key is gone."""
+"""Nothing is left behind: leases whose end was not written, and records without a key."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ PV = {
 
 
 def keys_of_volume(volume):
-    """What the watcher's rules say of a PV that was not saved."""
+    """Return the keys that the watcher's rules derive from an unsaved PV."""
     if "claimRef" not in volume["spec"]:
         raise ProvisionerError("no claim")
     return [KEY]
 
 
 class Cut:
-    """Lets a script run in Redis and then loses its reply, as a cut connection does."""
+    """Cuts the connection at one script: its reply is lost, or the script does not run."""
 
     def __init__(self, queue, script: str, *, arrives: bool) -> None:
         self._inner, self._script, self._arrives = queue.scripts.run, script, arrives
@@ -45,7 +45,10 @@ class Cut:
 
 @pytest.mark.parametrize("arrives", [True, False])
 def test_take_without_reply_leaves_no_lease_behind(bench, start_queue, arrives):
-    """A living process renews all its leases, so one that nobody knows would stay for ever."""
+    """A take without a reply leaves no lease.
+
+    A living process renews all its leases, so a lease it does not know would stay for ever.
+    """
     queue = start_queue()
     queue.add([KEY])
     ticket = bench.due.pop()
@@ -62,7 +65,7 @@ def test_take_without_reply_leaves_no_lease_behind(bench, start_queue, arrives):
 @pytest.mark.parametrize("arrives", [True, False])
 @pytest.mark.parametrize("end", ["done", "fail", "release"])
 def test_end_that_redis_did_not_confirm_is_written_later(bench, start_queue, end, arrives):
-    """M-019: the outcome is kept in memory until Redis is back."""
+    """M-019: an end that Redis did not confirm is kept in memory and written later."""
     queue = start_queue()
     queue.add([KEY])
     lease = bench.run_next(queue, "pvc-u")

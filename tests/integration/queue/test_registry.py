@@ -1,4 +1,4 @@
-"""Drivers are there as long as a worker says so."""
+"""Drivers are registered as long as a worker renews them."""
 
 from __future__ import annotations
 

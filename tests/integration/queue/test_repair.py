@@ -1,4 +1,4 @@
-"""How scripts reach Redis: as functions or texts, over wrong types and a memory that is full."""
+"""Scripts reach Redis as functions or as texts, with wrong types and with full memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_where_all_types_fit_nothing_is_touched(filled):
 
 @pytest.mark.parametrize("name", ["dirty", "marks:d"])
 def test_a_wrong_type_costs_the_queue_and_nothing_that_is_not_rebuilt(filled, name):
-    """Whosever key it is: the watcher adds every object again."""
+    """A key of a wrong type empties the queue, which the watcher fills again, and nothing else."""
     filled.set(full(name), "x")
     assert repair(filled)
     assert left(filled) == set(STAYS)
@@ -71,7 +71,9 @@ def test_what_is_not_ours_is_not_looked_at(filled):
 
 
 def test_a_wrong_type_that_cannot_be_repaired_is_an_error(redis_client, monkeypatch):
-    """No second try, which would meet the same."""
+    """A wrong type that cannot be repaired is an error at
+    once, because a second try would fail in the same way.
+    """
     scripts, tried = Scripts(redis_client), []
 
     def fails(*call):
@@ -100,7 +102,10 @@ def test_any_other_error_repairs_nothing(filled, monkeypatch, error):
 
 
 def test_a_redis_that_takes_neither_says_what_to_load(redis_client, monkeypatch):
-    """Its container brings the functions in a moment: they are asked for again."""
+    """If Redis accepts neither functions nor texts, the error names functions.lua.
+
+    Redis' container loads it shortly afterwards, so scripts try the functions again.
+    """
     redis_client.function_flush()
     scripts, allowed = Scripts(redis_client), []
 
@@ -137,7 +142,10 @@ def test_work_ends_where_redis_itself_refuses_all_that_grows(redis_client, bench
 
 
 def test_commands_one_after_the_other_use_one_connection(redis_server):
-    """Also after an error: a worker must not open one more for each command."""
+    """Commands use one connection, also after an error.
+
+    A worker must not open a connection for each command.
+    """
     with connect(redis_server.unix_url) as client:
         for _ in range(3):
             assert client.ping()
@@ -149,7 +157,9 @@ def test_commands_one_after_the_other_use_one_connection(redis_server):
 
 @pytest.mark.parametrize("url", ["redis://host/0", "rediss://host/0", "unix:///run/redis.sock"])
 def test_a_connection_over_tcp_is_kept_alive(url):
-    """A worker waits for minutes behind a load balancer that forgets who is silent."""
+    """TCP connections use keepalive, because a worker waits for
+    minutes behind load balancers that drop silent connections.
+    """
     options = connect(url).connection_pool.connection_kwargs
     assert options.get("socket_keepalive", False) is not url.startswith("unix")
     assert not options.get("decode_responses")

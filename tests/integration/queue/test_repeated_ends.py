@@ -1,4 +1,4 @@
-"""A call whose reply was lost is sent again: it gets the reply that the first one got."""
+"""A script call whose reply was lost is repeated and gets the reply of the first call."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def scripts(bench):
     return Scripts(bench.client, lambda: bench.now_ms)
 
 
-# Base, cap, least delay, threshold, memo.
+# Arguments (base, cap, minimum delay, threshold, memo) and reply (is_owner, failures, delay in ms).
 FAILS = {
     "planned": ((1000, 9000, 0, 0, ""), [1, 3, 4000]),
     "at its cap": ((1000, 3000, 0, 0, ""), [1, 3, 3000]),
@@ -35,7 +35,10 @@ FAILS = {
 
 @pytest.mark.parametrize("how", FAILS)
 def test_a_failure_that_is_told_twice_counts_once(bench, start_queue, scripts, how):
-    """L-015, L-016: owner, failures and delay; a delay is what is left of it."""
+    """L-015, L-016: a repeated failure counts once.
+
+    The reply has the same owner and failures, and the rest of the delay.
+    """
     queue = start_queue()
     queue.add([claim("a")])
     lease = bench.run_next(queue)
@@ -64,7 +67,9 @@ def test_a_failure_of_a_key_that_is_ready_again_waits_for_nothing(bench, start_q
 
 
 def test_a_given_up_key_that_got_dirty_runs_once_more(bench, start_queue):
-    """L-016: each add is an attempt."""
+    """L-016: a key that reached its retry limit runs once more
+    if it was added meanwhile, because each add is an attempt.
+    """
     queue = start_queue()
     queue.add([claim("a")])
     lease = bench.run_next(queue)
@@ -75,7 +80,7 @@ def test_a_given_up_key_that_got_dirty_runs_once_more(bench, start_queue):
 
 
 def test_a_failure_without_a_memo_drops_the_one_before(bench, start_queue):
-    """L-063: what it told the next pass is true no more."""
+    """L-063: a failure without a memo removes the earlier memo, whose content is no longer true."""
     queue = start_queue()
     queue.add([claim("a")])
     queue.fail(bench.run_next(queue), base_seconds=1, cap_seconds=1, memo="slow")
@@ -88,7 +93,7 @@ def test_a_failure_without_a_memo_drops_the_one_before(bench, start_queue):
 
 
 def test_only_the_lease_itself_ends_the_lease(bench, start_queue, scripts):
-    """An end of an earlier lease of the same process comes late: it was done, and stays so."""
+    """A late end of an earlier lease of the same process changes nothing: that lease was done."""
     queue = start_queue()
     queue.add([claim("a")])
     old = bench.run_next(queue)
@@ -115,7 +120,9 @@ def test_the_first_busy_lock_is_named_by_its_place(bench, start_queue, scripts, 
 
 
 def test_what_is_under_way_is_added_again_by_nobody(bench, start_queue):
-    """M-010: wherever a key stands, its record needs no entry; a key that is nowhere gets one."""
+    """M-010: `ensure` adds only a key that has no
+    state; a key in any state needs no other entry.
+    """
     queue = start_queue(concurrency=1)
     queue.add([claim("a")])
     assert bench.run_next(queue, "pv")
@@ -139,7 +146,7 @@ TAKE = ("take", "process", "token", 4000, 0, "d", "claims")
 
 
 def test_a_lease_that_is_asked_for_twice_is_one(bench, start_queue, scripts):
-    """The same token gets the same lease; another token, also of the same process, gets none."""
+    """The same token gets the same lease. Another token, also of the same process, gets none."""
     start_queue().add([claim("a")])
     bench.client.hset(NAMES["complete"].full, mapping={"nodes": "earlier", "classes": "x"})
     bench.client.hset(NAMES["complete"].full, "classes", bench.client.get(NAMES["epoch"].full))
@@ -158,7 +165,7 @@ def test_a_lease_that_is_asked_for_twice_is_one(bench, start_queue, scripts):
 
 
 def test_a_copy_of_a_take_that_comes_late_takes_no_other_key(bench, start_queue, scripts):
-    """It would hold one that nobody works on (found by the model)."""
+    """A late copy of a take takes no other key, because no process would work on that key."""
     queue = start_queue()
     queue.add([claim("a"), claim("b")])
     taken = scripts.run(*TAKE)[2]
@@ -173,7 +180,7 @@ def test_a_copy_of_a_take_that_comes_late_takes_no_other_key(bench, start_queue,
 
 @pytest.mark.parametrize("is_busy", [False, True])
 def test_locks_that_are_asked_for_twice_are_one_answer(bench, start_queue, scripts, is_busy):
-    """Held once, or waited for once: the lease is over then."""
+    """The locks are held once, or the key waits for them once, which ends the lease."""
     queue = start_queue()
     queue.add([claim("b")])
     assert take(queue, claim("b"), "pv" if is_busy else "other")
@@ -190,7 +197,10 @@ def test_locks_that_are_asked_for_twice_are_one_answer(bench, start_queue, scrip
 
 
 def test_records_come_by_the_keys_own_name(bench, start_queue, scripts):
-    """Whatever the locks are: the volume's name may have changed since (COR2-6)."""
+    """The records of a lease are found by the key's record name.
+
+    The locks do not matter: the volume's name may have changed since.
+    """
     queue = start_queue()
     queue.add([claim("a"), claim("b")])
     name = claim("a").record_name

@@ -1,4 +1,4 @@
-"""A master that dies, hangs or is demoted: clients, broker and schedule go to the new one."""
+"""A master dies, hangs or is demoted: clients, the broker and the schedule use the new master."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def replicated(redis_binary, tmp_path):
 
 
 def works(act):
-    """Whether it does; Redis may be away for a while."""
+    """Return True if `act` succeeds; Redis can be unavailable for some time."""
     try:
         act()
     except QueueUnavailable:
@@ -44,7 +44,7 @@ def works(act):
 
 
 def test_queue_and_messages_go_on_after_the_master_was_killed(replicated):
-    """SIGKILL: the replica is promoted, and clients that were made before use it."""
+    """After SIGKILL the replica is promoted, and existing clients use it."""
     app = make_app(Settings(redis=RedisSettings(url=replicated.url)))
     client = connect(replicated.url)
     queue = WorkQueue(client, publish=publisher(app))
@@ -70,7 +70,10 @@ def test_queue_and_messages_go_on_after_the_master_was_killed(replicated):
 
 
 def test_a_master_that_hangs_is_left_after_the_time_out(replicated):
-    """Its connections stay open and silent: a later command asks the new master."""
+    """A client leaves a master that hangs after one timeout.
+
+    The old connections stay open and silent.
+    """
     client = connect(replicated.url, socket_timeout_seconds=1)
     client.set("csifleet:epoch", "x")
     before = replicated.freeze_master()
@@ -87,7 +90,7 @@ def test_a_master_that_hangs_is_left_after_the_time_out(replicated):
 
 
 def test_tls_and_passwords_of_both_hold_for_every_client(redis_binary, tmp_path, caplog):
-    """Ours, Celery's, redbeat's and Flower's; no password in a log."""
+    """The clients of csi-fleet, Celery, redbeat and Flower all work. No log shows a password."""
     if not is_as_shipped(redis_binary):
         pytest.skip("this redis-server knows no TLS")
     caplog.set_level(logging.DEBUG)
@@ -105,7 +108,7 @@ def test_tls_and_passwords_of_both_hold_for_every_client(redis_binary, tmp_path,
         )
         settings = Settings(redis=redis_settings)
         app = make_app(settings)
-        # What a worker shows to whoever asks it, as Flower does (SEC-1).
+        # This is what a worker shows to Flower or any other client that asks.
         assert "of-redis" not in str(app.conf.table(with_defaults=True, censored=True))
         assert "of-sentinels" not in str(app.conf.table(with_defaults=True, censored=True))
         app.conf.update(beat_settings(settings))  # as beat's own application
@@ -128,7 +131,7 @@ def test_tls_and_passwords_of_both_hold_for_every_client(redis_binary, tmp_path,
 
 
 def test_the_sentinels_password_changes_while_clients_run(redis_binary, tmp_path):
-    """Each new connection to a sentinel reads the file: of ours, Celery's and Flower's clients."""
+    """Each new connection to a sentinel of csi-fleet, Celery or Flower reads the password file."""
     file = tmp_path / "password"
     file.write_text("old\n")
     with ReplicatedRedis(redis_binary, tmp_path / "redis", sentinel_password="old") as fleet:
@@ -157,7 +160,7 @@ def epoch(client):
 
 
 async def flower_counts(app, name):
-    """As Flower's page of queues does."""
+    """Return a list's length as Flower's page of queues does."""
     uri = app.connection().as_uri(include_password=True)
     broker = Broker(
         uri,
@@ -165,14 +168,17 @@ async def flower_counts(app, name):
         broker_use_ssl=app.conf.broker_use_ssl,
     )
     found = (await broker.queues([name]))[0]["messages"]
-    # Flower leaves these to the collector of garbage.
+    # Flower leaves these connections to the garbage collector.
     for sentinel in broker.redis.connection_pool.sentinel_manager.sentinels:
         await sentinel.aclose()
     return found
 
 
 def test_beat_ticks_over_sentinels_and_after_a_promotion(replicated, tmp_path):
-    """It ends when its Redis goes, and its supervisor starts it again, at the new master."""
+    """Beat ticks with sentinels.
+
+    After a promotion it exits or continues; its supervisor restarts it with the new master.
+    """
     state = tmp_path / "beat"
     state.mkdir()
 

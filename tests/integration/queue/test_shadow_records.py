@@ -1,4 +1,4 @@
-"""The records of a shadow: bounded, read with care, each driver's apart."""
+"""The records of shadow mode: bounded, checked when read, and separate for each driver."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def note(at=1.0):
 
 @pytest.mark.parametrize(("driver", "name"), [(DRIVER, DRIVER), ("", SYSTEM)])
 def test_each_driver_has_records_of_its_own(store, driver, name):
-    """What belongs to no driver has a name, too."""
+    """Each driver has its own records, and so have
+    objects without a driver, under a reserved name.
+    """
     store.put(driver, PATH, record("u"))
     store.put(driver, "/other", record("u", 0.5))
     assert store.find(driver, PATH) == store.find(name, PATH) == record("u")
@@ -63,7 +65,9 @@ def test_a_verdict_counts_once_and_an_agreement_leaves_no_note(store):
 
 @pytest.mark.parametrize("act", ["put", "tell", "count", "close"])
 def test_all_records_end_a_month_after_the_last(store, redis_client, act):
-    """A shadow that was taken away leaves nothing behind."""
+    """All records expire a month after the last change, so
+    a removed shadow installation leaves nothing behind.
+    """
     store.put(DRIVER, PATH, record())
     store.tell(DRIVER, PATH, "differs", note())
     names = [NAMES[family].full + DRIVER for family in FAMILIES]
@@ -118,7 +122,10 @@ def test_of_an_open_prediction_the_base_stays_while_it_is_the_same_object(
 
 @pytest.mark.parametrize("driver", [DRIVER, ""])
 def test_no_more_than_so_many_wait_but_an_open_one_is_replaced(store, monkeypatch, driver):
-    """A sidecar that stands still must not fill Redis."""
+    """The number of open predictions is limited, because a sidecar that hangs must not fill Redis.
+
+    An open prediction can be replaced.
+    """
     monkeypatch.setattr(shadows, "MOST_OPEN", 2)
     for path in ("/a", "/b", "/c", "/a"):
         store.put(driver, path, record(at=3.0))

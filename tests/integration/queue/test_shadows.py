@@ -1,4 +1,4 @@
-"""From a prediction to a verdict in the report, over a real Redis and objects in memory."""
+"""From a prediction to a verdict in the report, with a real Redis and objects in memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CALL = {"method": "Controller/ControllerPublishVolume", "request": {"secrets": "
 
 
 class Past:
-    """The API server's memory: what a test puts there."""
+    """The API server's history of objects, as far as a test sets it."""
 
     def __init__(self):
         self.kept = {}
@@ -73,7 +73,7 @@ def world(redis_client):
 
 
 def test_it_waits_for_the_sidecar_and_agrees(world):
-    """However long the sidecar takes."""
+    """A prediction stays open until the sidecar has written, however long that takes."""
     world.predict(VA, world.va, world.attached())
     world.now += 3600
     assert world.counts() == {}
@@ -85,7 +85,10 @@ def test_it_waits_for_the_sidecar_and_agrees(world):
 
 
 def test_a_difference_is_told_after_the_sidecar_had_time(world):
-    """It may need several writes; the note names field, values and calls."""
+    """A difference is reported only after the sidecar had time for several writes.
+
+    The note names the field, the values and the calls.
+    """
     world.predict(VA, world.va, world.attached())
     world.api.change(paths.ATTACHMENTS, "va", {"metadata": {"labels": {"a": "b"}}})
     assert world.counts() == {}
@@ -101,7 +104,7 @@ def test_a_difference_is_told_after_the_sidecar_had_time(world):
 
 
 def test_a_later_prediction_keeps_the_earlier_base(world):
-    """The sidecar's first write wakes us: what came before it is still to be compared."""
+    """The sidecar's first write causes a new prediction, but earlier parts are still compared."""
     marked = {**world.va, "metadata": {**world.va["metadata"], "finalizers": ["ours"]}}
     world.predict(VA, world.va, {**marked, "status": {"attached": True}})
     theirs = world.api.change(paths.ATTACHMENTS, "va", {"metadata": {"finalizers": ["theirs"]}})
@@ -114,7 +117,10 @@ def test_a_later_prediction_keeps_the_earlier_base(world):
 
 
 def test_volume_that_nobody_foresaw(world):
-    """Silence of the shadow must not look like agreement."""
+    """A volume without a prediction is counted as unforeseen.
+
+    A shadow that predicts nothing must not look like a shadow that agrees.
+    """
     made = "2100-01-01T00:00:00Z"
     annotations = {"pv.kubernetes.io/provisioned-by": DRIVER}
     for name, whose in (("pvc-1", DRIVER), ("pvc-2", DRIVER), ("pvc-3", "other")):
@@ -130,7 +136,7 @@ def test_volume_that_nobody_foresaw(world):
 
 
 def test_volumes_of_before_and_of_other_drivers_are_nobody_s_to_foresee(world):
-    """The shadow was not there, or does not look after that driver."""
+    """Volumes from before the shadow, and of drivers that it does not serve, need no prediction."""
     for name, whose, made in (("pvc-1", DRIVER, "1970"), ("pvc-2", "other", "2100")):
         annotations = {"pv.kubernetes.io/provisioned-by": whose}
         metadata = {"name": name, "creationTimestamp": f"{made}-01-01T00:00:00Z"}
@@ -143,7 +149,9 @@ def test_volumes_of_before_and_of_other_drivers_are_nobody_s_to_foresee(world):
 
 
 def test_open_predictions_have_a_bound(world, monkeypatch):
-    """A sidecar that stands still must not fill Redis."""
+    """The number of open predictions is limited,
+    because a sidecar that hangs must not fill Redis.
+    """
     monkeypatch.setattr(shadows, "MOST_OPEN", 1)
     world.predict(VA, world.va, world.attached())
     world.predict(PV, None, {"metadata": {"name": "pvc-1"}, "spec": {}})
@@ -152,7 +160,7 @@ def test_open_predictions_have_a_bound(world, monkeypatch):
 
 
 def test_metric_counts_as_the_report_does(world):
-    """csi_fleet_shadow_verdicts_total."""
+    """The metric csi_fleet_shadow_verdicts_total has the same count as the report."""
     world.predict(VA, world.va, world.attached())
     world.api.drop(paths.ATTACHMENTS, "va")
     assert world.counts() == {"gone": 1}
@@ -162,21 +170,25 @@ def test_metric_counts_as_the_report_does(world):
 
 
 def test_a_report_leaves_out_what_is_no_note_of_ours(world, redis_client):
-    """Whatever stands in Redis: the command that shows the report reads each of its fields."""
+    """Damaged notes are left out of the report, because
+    the command that shows the report reads every field.
+    """
     world.shadows.tell(DRIVER, VA, "differs", {"at": 1.0, "found": ["it"]})
     redis_client.lpush(NAMES["shadow_notes"].full + DRIVER, '{"at": "yesterday"}', "no JSON")
     assert [one["path"] for one in gather(world.shadows)[DRIVER]["differences"]] == [VA]
 
 
 def volume(**changes):
-    """A volume that a reconcile foresees for a claim."""
+    """Return a volume that a reconcile predicts for a claim."""
     claim = {"namespace": "shop", "name": "data", "uid": "c"}
     kind = {"apiVersion": "v1", "kind": "PersistentVolume"}
     return {**kind, "metadata": {"name": "pvc-1"}, "spec": {"claimRef": claim, **changes}}
 
 
 def test_volume_that_lived_between_two_looks_is_judged(world):
-    """Its deletion is the next prediction: what that reconcile met is what was made."""
+    """A volume that was created and deleted between two
+    checks is judged by the base of its deletion's prediction.
+    """
     world.predict(PV, None, volume())
     live = world.api.add(paths.VOLUMES, volume(mountOptions=["ro"]))
     world.predict(PV, live, None)
@@ -188,7 +200,10 @@ def test_volume_that_lived_between_two_looks_is_judged(world):
 
 @pytest.mark.parametrize("is_there", [True, False])
 def test_volume_of_a_claim_that_is_gone_waits_no_longer(world, is_there):
-    """A driver that always fails, a user who gives up: the record must not stay for ever."""
+    """The prediction of a deleted claim is closed.
+
+    If a driver always fails and a user deletes the claim, the record must not stay for ever.
+    """
     if is_there:
         world.api.add(paths.CLAIMS, {"metadata": {"namespace": "shop", "name": "data", "uid": "c"}})
     world.predict(PV, None, volume())
@@ -199,7 +214,9 @@ def test_volume_of_a_claim_that_is_gone_waits_no_longer(world, is_there):
 
 
 def test_report_says_what_is_open(world, capsys):
-    """A number alone tells nobody what to look for."""
+    """The report shows the open predictions, because
+    a count alone does not show which object is open.
+    """
     world.predict(PV, None, volume())
     found = gather(world.shadows)
     (record,) = found[DRIVER]["waiting"]
@@ -210,7 +227,10 @@ def test_report_says_what_is_open(world, capsys):
 
 
 def test_a_created_object_counts_as_it_was_created(world):
-    """A user who makes the volume Retain a moment later is no difference (del-13)."""
+    """A created object is compared as it was created.
+
+    A user who changes it to Retain right afterwards causes no difference.
+    """
     made = world.api.add(paths.VOLUMES, volume(mountOptions=["rw"]))
     world.past.kept[PV] = [made]
     world.predict(PV, None, volume(mountOptions=["rw"]))
@@ -220,7 +240,9 @@ def test_a_created_object_counts_as_it_was_created(world):
 
 @pytest.mark.parametrize("is_gone", [True, False])
 def test_a_change_that_others_overwrote_counts(world, is_gone):
-    """Attached, and detached or gone again before the next look."""
+    """A change counts even if another client overwrote
+    it before the next check, or deleted the object.
+    """
     world.predict(VA, world.va, world.attached())
     world.past.kept[VA] = [
         world.api.change(paths.ATTACHMENTS, "va", {"status": {"attached": value}})

@@ -1,4 +1,4 @@
-"""A reply that lacks a part is an error: absence of an object may lead to its deletion."""
+"""An incomplete reply is an error, because the absence of an object can lead to its deletion."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_names_and_values_come_in_pairs(redis_client, monkeypatch, reply, ask):
 
 
 class ShortPipe:
-    """Answers one command less than it was given."""
+    """Returns one result less than it has commands."""
 
     def __init__(self, pipe):
         self._pipe = pipe
@@ -100,7 +100,7 @@ def test_each_kind_of_pause_is_answered():
 
 
 def test_whoever_reads_all_of_them_is_no_error(redis_client):
-    """The questions above, to a whole Redis."""
+    """The same reads succeed with complete replies."""
     redis_client.hset(NAMES["unsaved"].full + "d", "pv", "{}")
     redis_client.zadd(NAMES["ready"].full + KEY.lane, {KEY.text: 1})
     redis_client.sadd(NAMES["lanes"].full, KEY.lane)

@@ -1,4 +1,4 @@
-"""What a sweep clears, when a lease runs out, and whom it wakes."""
+"""What a sweep removes, when a lease expires, and which workers a sweep wakes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def claim(name: str) -> Key:
 
 
 def names(bench) -> list[str]:
-    """Objects whose keys wait for their turn."""
+    """Return the objects of the keys that are due."""
     return [key.object for key in bench.due]
 
 
@@ -36,7 +36,9 @@ def names(bench) -> list[str]:
 def test_a_lease_runs_out_with_its_last_millisecond_unless_a_life_just_began(
     bench, start_queue, deadline, quiet, is_taken_back
 ):
-    """COR-11: in the silence of a new life processes restore their leases."""
+    """A lease expires with its last millisecond, but not in the quiet period of a new epoch, in
+    which processes restore their leases.
+    """
     queue = start_queue()
     queue.add([claim("a")])
     lease = bench.run_next(queue)
@@ -49,7 +51,10 @@ def test_a_lease_runs_out_with_its_last_millisecond_unless_a_life_just_began(
 
 
 def test_one_look_per_period_and_one_check_per_five_seconds(bench, start_queue):
-    """Nobody's turn lasts longer than that, whatever becomes of the process."""
+    """A sweep reserves its period, and a check reserves five seconds.
+
+    A period never lasts longer, even if its process dies.
+    """
     start_queue().pump(period_seconds=300)
     ends = {name: int(bench.client.get(PERIOD + name)) for name in ("sweep", "check")}
     assert ends == {"sweep": NOW + 300_000, "check": NOW + 5000}
@@ -57,7 +62,7 @@ def test_one_look_per_period_and_one_check_per_five_seconds(bench, start_queue):
 
 
 def test_nothing_is_swept_before_the_life_has_a_name(bench):
-    """Whose Redis it is, the first heartbeat says."""
+    """Before the first heartbeat has begun the epoch, a sweep does nothing."""
     key = claim("a")
     bench.client.zadd(NAMES["delayed"].full, {key.text: NOW - 1})
     scripts = Scripts(bench.client, lambda: NOW)
@@ -67,7 +72,7 @@ def test_nothing_is_swept_before_the_life_has_a_name(bench):
 
 
 def test_a_check_drops_what_is_over(bench, start_queue):
-    """The dead of `status`, the tokens of lost leases after ten minutes."""
+    """A check removes dead processes, and tokens of lost leases after ten minutes."""
     queue = start_queue()
     bench.client.zadd(PROCS, {"over": NOW, "alive": NOW + 1})
     bench.client.zadd(LOST, {"old": NOW - 600_000, "young": NOW - 599_999})
@@ -93,7 +98,10 @@ def test_limits_go_an_hour_after_the_last_word(bench, start_queue, age, stays):
     [("d@gone", 3_600_000, False), ("d@gone", 3_599_999, True), ("gone", 3_600_000, True)],
 )
 def test_what_waits_for_a_node_goes_with_its_limits(bench, start_queue, driver, age, stays):
-    """Of nodes that come and go nothing piles up; a driver's keys wait for it, however long."""
+    """Keys for a removed node are removed with its limits, so they cannot accumulate.
+
+    A driver's own keys wait for it without limit.
+    """
     queue, lane = start_queue(), f"claims|{driver}"
     keys = [claim_key(driver, "ns", f"pvc-{n}", f"uid-{n}") for n in range(MORE_THAN_A_SWEEP)]
     queue.set_limits(lane, 1)
@@ -115,7 +123,7 @@ def test_what_waits_for_a_node_goes_with_its_limits(bench, start_queue, driver, 
 
 @pytest.mark.parametrize("way", ["added", "due"])
 def test_what_comes_late_for_a_node_that_went_goes_too(bench, start_queue, way):
-    """By an event after its end, or a back-off over it: an hour later."""
+    """A key that is added or becomes due for a removed node is removed an hour later."""
     queue, key = start_queue(), claim_key("d@gone", "ns", "pvc", "uid")
     lane, declared = "claims|d@gone", NAMES["declared"].full
     queue.set_limits(lane, 1)
@@ -143,7 +151,10 @@ def test_what_comes_late_for_a_node_that_went_goes_too(bench, start_queue, way):
 
 @pytest.mark.parametrize(("age", "stays"), [(604_800_000, False), (604_799_999, True)])
 def test_a_key_that_was_given_up_is_forgotten_after_a_week(bench, start_queue, age, stays):
-    """M-015: counter and the entry itself; its memo's hash goes by its own time."""
+    """M-015: a key that reached its retry limit loses its counter and its entry after a week.
+
+    Its memo's hash expires separately.
+    """
     queue = start_queue()
     key = claim("a").text
     bench.client.zadd(NAMES["abandoned"].full, {key: NOW - age})
@@ -154,7 +165,9 @@ def test_a_key_that_was_given_up_is_forgotten_after_a_week(bench, start_queue, a
 
 
 def test_memos_of_a_driver_go_a_week_after_the_last_one(bench, start_queue):
-    """Whoever sweeps may not reach them, and a claim's node may never come back."""
+    """The memos of a driver expire a week after the last one, because a sweep may not reach them,
+    and a claim's node may never return.
+    """
     queue = start_queue()
     queue.add([claim("a")])
     queue.fail(bench.run_next(queue), base_seconds=1, cap_seconds=1, memo="why")
@@ -184,7 +197,10 @@ def test_lanes_without_work_are_looked_at_no_more(bench, start_queue):
 
 
 def test_a_lease_without_a_deadline_gets_one(bench, start_queue):
-    """By somebody's hand; one that has its deadline keeps it."""
+    """A lease whose deadline was removed by hand gets a new one.
+
+    A lease that has a deadline keeps it.
+    """
     queue = start_queue()
     queue.add([claim("a"), claim("b")])
     bench.run_next(queue), bench.run_next(queue)
@@ -202,7 +218,7 @@ def test_a_lease_without_a_deadline_gets_one(bench, start_queue):
 
 @pytest.mark.parametrize("hold_up", ["a pause", "the silence of a new life", "nothing"])
 def test_no_worker_is_woken_for_a_lane_that_stands_still(bench, start_queue, hold_up):
-    """It would find nothing that it may take."""
+    """No message is sent for a lane without a key that can be taken now."""
     queue = start_queue()
     queue.add([claim("a")])
     bench.woken.clear()
@@ -216,7 +232,10 @@ def test_no_worker_is_woken_for_a_lane_that_stands_still(bench, start_queue, hol
 
 
 def test_a_wake_up_is_lost_after_two_seconds(bench, start_queue):
-    """While it may be on its way no second one is sent."""
+    """A message counts as lost after two seconds.
+
+    No second message is sent while the first may still be on its way.
+    """
     queue = start_queue()
     queue.add([claim("a")])
     queue.pump(period_seconds=0)
@@ -232,7 +251,10 @@ def test_a_wake_up_is_lost_after_two_seconds(bench, start_queue):
 
 
 def test_a_message_that_waits_in_its_list_is_enough(bench, start_queue):
-    """Claims and volumes of a driver share a list, and nobody may be reading it."""
+    """No message is sent to a list that has one.
+
+    Claims and volumes of a driver share a list, and perhaps no worker reads it.
+    """
     queue = start_queue()
     assert place_of("d", "claims") == place_of("d", "volumes")
     bench.client.lpush(LIST, "one")
@@ -244,7 +266,9 @@ def test_a_message_that_waits_in_its_list_is_enough(bench, start_queue):
 
 
 def test_a_key_that_an_earlier_release_had_admitted_waits_again(bench, start_queue):
-    """Not at once: that release's workers may still be there."""
+    """A key that an earlier release had admitted waits again after
+    some seconds, because workers of that release may still run.
+    """
     queue = start_queue()
     bench.client.zadd(TICKETED + LANE, {claim("a").text: NOW})
     bench.client.sadd(NAMES["lanes"].full, LANE)
@@ -266,12 +290,15 @@ def test_a_sweep_moves_what_is_due_to_the_millisecond(bench, start_queue):
 
 
 def test_a_sweep_alone_notices_that_room_gets_scarce(bench, start_queue):
-    """SEC-4: also where nobody adds anything; for a minute no trails are kept then."""
+    """A sweep notices scarce memory even if no process adds keys.
+
+    For a minute, no trails are kept.
+    """
     queue = start_queue()
     used = bench.client.info("memory")["used_memory"]
     try:
         bench.client.config_set("maxmemory", used * 3 // 2)
-        bench.client.function_flush()  # a new library looks at once
+        bench.client.function_flush()  # a new library checks at once
         queue.pump(period_seconds=0)
     finally:
         bench.client.config_set("maxmemory", 0)
@@ -281,7 +308,11 @@ def test_a_sweep_alone_notices_that_room_gets_scarce(bench, start_queue):
 
 @pytest.mark.parametrize(("later", "looks"), [(999, 0), (1000, 1), (-999, 0), (-1000, 1)])
 def test_room_is_looked_at_once_a_second(bench, start_queue, later, looks):
-    """An INFO per call would cost more than the call; a clock that was set back is no reason."""
+    """Scripts read Redis' memory once a second, because an INFO per call would cost more than the
+    call.
+
+    A clock that was set back causes no INFO.
+    """
     queue = start_queue()
     bench.client.function_flush()
     queue.add([claim("a")])
@@ -313,7 +344,10 @@ def test_an_unreadable_lease_is_set_aside_for_a_week(bench, start_queue):
 
 
 def test_who_died_at_a_call_of_its_own_is_remembered_until_that_ends(bench, start_queue):
-    """One call at a time; the next declaration clears what is over."""
+    """A dead worker's call blocks a serial driver until the call's deadline.
+
+    The next declaration removes calls that have ended.
+    """
     queue = start_queue(concurrency=1)
     queue.set_limits(LANE, 1, hold_seconds=600)
     queue.add([claim("a")])
@@ -329,7 +363,9 @@ def test_who_died_at_a_call_of_its_own_is_remembered_until_that_ends(bench, star
 
 
 def test_a_hold_that_is_switched_off_forgets_nobody(bench, start_queue):
-    """Who died before that is still at its call, whatever becomes of those that die later."""
+    """Switching the hold time off keeps the calls of processes
+    that died before, because these calls may still run.
+    """
     first, second = start_queue(concurrency=2), start_queue(concurrency=2)
     first.add([claim("a"), claim("b")])
     bench.run_next(first)

@@ -1,4 +1,4 @@
-"""Each step of a key leaves its note, with its time: `csi-fleet explain` knows nothing else."""
+"""Each step of a key leaves a note with its time, the only source of `csi-fleet explain`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def claim(name: str) -> Key:
 
 
 def told(bench, name="a") -> list[str]:
-    """The notes of a claim, oldest first."""
+    """Return the notes of a claim, oldest first."""
     notes = f"{NAMES['trail'].full}claims|ns/{name}|uid-{name}"
     return [raw.decode() for raw in bench.client.lrange(notes, 0, -1)]
 
@@ -31,7 +31,7 @@ def queue(start_queue):
     return start_queue()
 
 
-# What a script is told after the owner and "next", and the notes of the end it writes.
+# The script's arguments after the owner and "next", and the notes that the script writes.
 ENDS = {
     "done": (("done", "", "", ""), ["done"]),
     "failed": (("fail", 1000, 9000, 0, 0, ""), ["failed 1 1000"]),
@@ -45,7 +45,7 @@ ENDS = {
 
 @pytest.mark.parametrize("how", ENDS)
 def test_a_pass_is_told_from_its_first_add_to_how_it_ended(bench, queue, how):
-    """The notes of the pass come with their ages; what has none is left out."""
+    """The notes of the pass carry their ages; a note without an age is left out."""
     scripts = Scripts(bench.client, lambda: bench.now_ms)
     queue.add([HOLDER])
     assert bench.run_next(queue, "held")
@@ -106,13 +106,13 @@ def test_a_lease_that_came_back_after_a_loss_of_data_tells_so(bench, queue):
 
 
 def test_an_intent_is_told_of_a_key_only(bench, queue):
-    """The recovery writes some without a key."""
+    """An intent without a key, as recovery writes some, leaves no note."""
     store = IntentStore(bench.client, driver="d")
     queue.add([claim("a")])
     lease = bench.run_next(queue)
     store.begin("pvc-a", {"stage": "calling"}, lease)
     assert [note.partition(" ")[2] for note in told(bench)][2:] == ["intent"]
-    store.put("pvc-a", {"stage": "failed"}, lease)  # no call begins by it
+    store.put("pvc-a", {"stage": "failed"}, lease)  # this begins no call
     assert [note.partition(" ")[2] for note in told(bench)][2:] == ["intent"]
     store.begin("pvc-b", {"stage": "calling"})
     assert len(bench.client.keys(NAMES["trail"].full + "*")) == 1

@@ -1,4 +1,4 @@
-"""What belongs together changes together (MULTI); what is only looked at costs no such thing."""
+"""Related changes happen in one transaction (MULTI); reads need no transaction."""
 
 from __future__ import annotations
 
@@ -61,7 +61,10 @@ def test_what_belongs_together_is_one_transaction(redis_client, act):
 
 @pytest.mark.parametrize("act", APART.values(), ids=APART)
 def test_what_needs_none_is_no_transaction(redis_client, act):
-    """Many of them run each second, and each stops Redis for its commands."""
+    """These commands run outside of transactions.
+
+    Many of them run each second, and each transaction would block Redis.
+    """
     redis_client.hset(NAMES["fails"].full, KEY.text, "1")
     redis_client.sadd(NAMES["lanes"].full, KEY.lane)
     before = transactions(redis_client)

@@ -1,4 +1,4 @@
-"""Two clusters share one Redis: each has its own names, and neither sees the other (STR-8)."""
+"""Two clusters share one Redis: each uses its own names, and neither sees the other's keys."""
 
 from __future__ import annotations
 

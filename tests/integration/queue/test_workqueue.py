@@ -1,4 +1,4 @@
-"""The queue's promises one by one, on a real Redis."""
+"""The queue's guarantees, one by one, on a real Redis."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def claim(name: str, namespace: str = "ns") -> Key:
 
 
 def fail_until_ready(bench, queue) -> float | None:
-    """One failing attempt; advances the clock to the retry."""
+    """Fail one attempt, advance the clock to the retry, and return the delay in seconds."""
     delay = queue.fail(bench.run_next(queue), **BACKOFF).delay_seconds
     bench.advance(delay)
     queue.heartbeat()
@@ -88,7 +88,9 @@ def test_fail_of_a_dirty_key_counts_and_is_ready_at_once(bench, start_queue):
 
 
 def test_slow_set_delay_and_memo_reach_the_next_lease(bench, start_queue):
-    """L-063: one wake-up, not before the retention is over."""
+    """L-063: a minimum delay causes one wake-up, after
+    the delay, and the memo reaches the next lease.
+    """
     queue = start_queue()
     queue.add([claim("a")])
     outcome = queue.fail(
@@ -145,7 +147,10 @@ def test_c149_after_a_hand_over_only_the_newer_fence_may_write(bench, start_queu
 
 
 def test_stopped_process_notices_the_loss_before_it_writes(bench, start_queue):
-    """SIGSTOP: no heartbeat ran, nobody told it, yet its own clock forbids the write."""
+    """A process that was stopped (SIGSTOP) notices the loss by its own clock before it writes.
+
+    No heartbeat ran, and no error occurred.
+    """
     queue = start_queue()
     queue.add([claim("a")])
     lease = bench.run_next(queue)
@@ -172,7 +177,7 @@ def test_claim_and_volume_of_one_name_never_run_together(bench, start_queue):
 
 
 def test_flooding_tenant_does_not_delay_another(bench, start_queue):
-    """G12: tenants take turns, each in its own order."""
+    """G12: tenants take turns, and each tenant's keys keep their order."""
     queue = start_queue(concurrency=1)
     queue.add([claim(f"flood{i:03}", "loud") for i in range(100)])
     queue.add([claim("one", "calm"), claim("two", "calm")])
@@ -187,7 +192,7 @@ def test_flooding_tenant_does_not_delay_another(bench, start_queue):
 
 
 def test_a_flood_of_retries_does_not_delay_another_tenant(bench, start_queue):
-    """G12, SEC-4: however many may run, a first attempt waits for one retry at most."""
+    """G12: however many retries are due, a first attempt waits for one retry at most."""
     queue = start_queue(concurrency=200)
     queue.add([claim(f"flood{i:03}", "loud") for i in range(100)])
     for lease in take_all(queue, "d", "claims"):
@@ -203,7 +208,10 @@ def test_a_flood_of_retries_does_not_delay_another_tenant(bench, start_queue):
 
 
 def test_retries_get_a_sixth_and_never_starve_first_attempts(bench, start_queue):
-    """G12, SNQ-010: so a snapshot's deletion does not wait behind looks at uploads that hang."""
+    """G12, SNQ-010: retries get a sixth of the turns.
+
+    A snapshot's deletion does not wait behind checks of uploads that hang.
+    """
     queue = start_queue(concurrency=40)
     queue.add([claim(f"bad{i}") for i in range(40)])
     for lease in take_all(queue, "d", "claims"):
@@ -222,7 +230,10 @@ def test_retries_get_a_sixth_and_never_starve_first_attempts(bench, start_queue)
 
 
 def test_limit_holds_over_processes_and_through_a_death(bench, start_queue):
-    """G11, I-8: keys of a killed process count until its lease is over."""
+    """G11, I-8: a limit holds over all processes.
+
+    Keys of a killed process count until its leases expire.
+    """
     one, two = start_queue(concurrency=2), start_queue(concurrency=2)
     one.add([claim(str(i)) for i in range(5)])
     bench.run_next(one), bench.run_next(two)
@@ -269,7 +280,9 @@ def test_rate_limit_is_a_bucket_over_all_processes(bench, start_queue):
 
 
 def test_time_in_which_nobody_took_is_no_burst(bench, start_queue):
-    """Workers that were busy or away start no more at once than the burst."""
+    """Workers that were busy or absent start no more
+    calls at once than the burst and the rate allow.
+    """
     queue = start_queue(concurrency=100, rate_per_second=10, burst=2)
     queue.add([claim(str(i)) for i in range(50)])
     for _ in range(5):
@@ -280,7 +293,9 @@ def test_time_in_which_nobody_took_is_no_burst(bench, start_queue):
 
 
 def test_one_call_at_a_time_holds_over_the_death_of_its_worker(bench, start_queue):
-    """The driver may be at the dead worker's call until its deadline (issue 8)."""
+    """A dead worker's call blocks a serial driver until the
+    call's deadline, because the driver may still process it.
+    """
     one, two = start_queue(concurrency=1), start_queue(concurrency=1)
     two.set_limits("claims|d", 1, hold_seconds=10)
     one.add([claim("a"), claim("b")])
@@ -346,7 +361,7 @@ def test_lane_without_declared_limits_waits_in_redis(bench):
 
 
 def forget_wake_up(bench) -> None:
-    """The time goes by after which nobody waits for an answer to a wake-up."""
+    """Simulate the time after which an unanswered wake-up is no longer awaited."""
     bench.client.delete(NAMES["woken"].full + "drv.d")
     bench.woken.clear()
 
@@ -393,7 +408,7 @@ def test_a_thread_that_takes_the_next_key_itself_wakes_nobody(bench, start_queue
 
 
 def test_keys_that_an_older_release_had_chosen_are_taken(bench, start_queue):
-    """After a roll-out: its sets of admitted keys become ready again."""
+    """After an upgrade, the keys in the older release's sets of admitted keys are taken."""
     queue = start_queue()
     queue.add([claim("b")])
     bench.client.zadd(NAMES["ticketed"].full + "claims|d", {claim("a").text: bench.now_ms})
@@ -420,7 +435,7 @@ def test_one_sweep_per_period_over_all_processes(bench, start_queue):
 
 
 def test_a_retry_starts_when_it_is_due_not_with_the_next_sweep(bench, start_queue):
-    """The look at leases and lost tickets is once per period; what is due does not wait for it."""
+    """A retry starts when it is due. Only leases and lost messages are checked once per period."""
     queue = start_queue()
     assert queue.pump(period_seconds=30) == 30
     queue.add([claim("a")], delay_seconds=1)
@@ -457,7 +472,7 @@ def test_stats_count_and_age_what_waits(bench, start_queue):
 
 
 def test_deletions_take_turns_by_the_claims_namespaces(bench, start_queue):
-    """G12: a namespace that deletes a hundred volumes does not hold up another's single one."""
+    """G12: a namespace that deletes a hundred volumes does not delay the one volume of another."""
     queue = start_queue(concurrency=1)
     queue.add([volume_key("d", f"pvc-{i:03}", "loud") for i in range(100)])
     queue.add([volume_key("d", "pvc-calm", "calm")])
@@ -470,7 +485,10 @@ def test_deletions_take_turns_by_the_claims_namespaces(bench, start_queue):
 
 
 def test_a_counted_release_is_a_failure_without_a_back_off_step(bench, start_queue):
-    """Of a pass that could not be ended in order: it is no first attempt any more."""
+    """A counted release makes the next pass a retry, without a step of the back-off.
+
+    A pass that could not end properly is no first attempt.
+    """
     queue = start_queue()
     queue.add([claim("a")])
     for fails in range(3):

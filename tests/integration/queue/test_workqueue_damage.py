@@ -1,4 +1,4 @@
-"""The queue goes on when Redis lost or damaged what it held, on a real Redis."""
+"""The queue continues after Redis lost or damaged its data, on a real Redis."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ def claim(name: str) -> Key:
 
 
 def test_wiped_redis_gets_leases_and_limits_back(bench, start_queue):
-    """Architecture 1: no operator step; who works goes on, nobody else begins it again."""
+    """After a loss of data, leases and limits are restored without an operator.
+
+    The owner continues, and no other process begins its key.
+    """
     queue = start_queue()
     queue.add([claim("a"), claim("b")])
     old, old_epoch = take(queue, claim("a"), "pvc-a"), queue.epoch
@@ -42,7 +45,9 @@ def test_wiped_redis_gets_leases_and_limits_back(bench, start_queue):
 
 
 def test_take_in_a_new_life_wakes_the_heartbeat(bench):
-    """Whoever holds leases gives them back at once, not with the next beat."""
+    """A take in a new epoch triggers a heartbeat at once, so
+    that leases are given back before the next regular one.
+    """
     woken = []
     queue = WorkQueue(
         bench.client,
@@ -61,7 +66,9 @@ def test_take_in_a_new_life_wakes_the_heartbeat(bench):
 
 
 def test_lease_whose_deadline_was_deleted_ends_all_the_same(bench, start_queue):
-    """By somebody's hand, and its lane's place too: the key of a dead process runs again."""
+    """A lease whose deadline and lane entry were
+    deleted by hand expires, and its key runs again.
+    """
     one, two = start_queue(), start_queue()
     one.add([claim("a")])
     bench.run_next(one)
@@ -74,7 +81,9 @@ def test_lease_whose_deadline_was_deleted_ends_all_the_same(bench, start_queue):
 
 
 def test_a_wake_up_that_could_not_be_sent_is_repeated_by_the_sweep(bench, start_queue):
-    """Pitfalls 2.4: a failed publish after ADD is harmless."""
+    """A message that could not be sent is repeated by the
+    sweep, so a failed publish after the add does no harm.
+    """
     start_queue()
 
     def refuse(_: list[str]) -> None:
@@ -82,7 +91,7 @@ def test_a_wake_up_that_could_not_be_sent_is_repeated_by_the_sweep(bench, start_
 
     broken = WorkQueue(bench.client, publish=refuse, now_ms=lambda: bench.now_ms)
     broken.add([claim("a")])
-    bench.client.delete(NAMES["woken"].full + celery_queue("d"))  # two seconds go by
+    bench.client.delete(NAMES["woken"].full + celery_queue("d"))  # two seconds pass
     bench.process().pump(period_seconds=0)
     assert bench.woken == [celery_queue("d")]
 
@@ -91,7 +100,10 @@ def test_a_wake_up_that_could_not_be_sent_is_repeated_by_the_sweep(bench, start_
     "name", ["leases", "dirty", "delayed", "procs", "epoch", "lanes", "ready:claims|d", "fails"]
 )
 def test_wrong_typed_key_is_set_aside_and_the_queue_goes_on(bench, start_queue, caplog, name):
-    """One error names the key; the next calls work, after a heartbeat even with leases."""
+    """A key of a wrong type is quarantined with one error that names it.
+
+    The next calls succeed, with leases after one heartbeat.
+    """
     queue = start_queue(concurrency=1)
     queue.add([claim("a"), claim("b")])
     wrong = PREFIX + name
@@ -114,7 +126,10 @@ def test_wrong_typed_key_is_set_aside_and_the_queue_goes_on(bench, start_queue, 
 
 
 def test_a_wrong_typed_celery_list_stops_no_other_driver(bench, start_queue, caplog):
-    """Each driver's worker is allowed to write to all of them; their lengths are read."""
+    """A driver's Celery list of a wrong type does not stop other drivers.
+
+    Each driver's worker can write to all these lists, and scripts read their lengths.
+    """
     queue = start_queue()
     queue.set_limits("claims|e", 1)
     bench.client.set(celery_queue("d"), "somebody's")
@@ -154,7 +169,9 @@ STRAYS = {
 def test_a_member_that_no_worker_can_take_is_named_once_and_costs_no_slot(
     bench, start_queue, caplog, family, member
 ):
-    """By somebody's hand: its lane, of one call at a time, goes on."""
+    """A member that no worker can take, written by
+    hand, is reported once and uses no slot of its lane.
+    """
     queue = start_queue(concurrency=1)
     bench.client.zadd(NAMES[family].full + "claims|d", {member: 0})
     queue.add([claim("a")])
@@ -192,7 +209,9 @@ def is_canonical(member: bytes) -> bool:
 )
 @given(st.lists(st.sampled_from(PIECES) | st.binary(max_size=2), max_size=6).map(b"".join))
 def test_redis_knows_the_one_spelling_of_a_key_as_we_do(redis_client, rest):
-    """What is taken comes back from a worker as it was."""
+    """Redis accepts a key only in the one spelling that
+    csi-fleet writes, so a worker sends a key back unchanged.
+    """
     redis_client.flushall()
     queue = WorkQueue(redis_client, publish=lambda _: None)
     queue.register_process()

@@ -1,4 +1,4 @@
-"""The real scripts against the model: random steps, deaths, replays, wipes and clock jumps."""
+"""The real scripts against a model: random steps, deaths, repetitions, losses and clock jumps."""
 
 # ruff: noqa: FBT003 - rules are called with their arguments in place
 
@@ -38,13 +38,13 @@ ANY_LOCK = st.builds(Lock, st.sampled_from(NAMES_OF_LOCKS), st.sampled_from(Mode
 
 
 def written_mark(lease: Lease) -> str:
-    """The text of the mark that a lease has written, "" for none."""
+    """Return the text of the mark that a lease has written, or ""."""
     _, raw = lease.written.get("marks", ("", b"{}"))
     return str((peek(raw) or {}).get("text", ""))
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """Each rule does one thing to Redis and to the model, then both must look the same."""
+    """Each rule applies one action to Redis and to the model, which must then be equal."""
 
     client: redis.Redis
 
@@ -53,10 +53,10 @@ class QueueMachine(RuleBasedStateMachine):
         self.client.flushall()
         self.now = 1_700_000_000_000
         self.model = QueueModel()
-        self.is_swept = True  # since flags went with the time
+        self.is_swept = True  # whether a sweep ran since the wake-up flags expired
         self.leases: list[Lease] = []
         self.replica: tuple[QueueModel, dict[bytes, bytes], set[str]] | None = None
-        # Nobody who knew an earlier life had spoken when the present one began.
+        # True if the present epoch began before any process that knew an earlier epoch returned.
         self.began_blind = True
         self.owed: set[str] = set()  # added and not finished since
         self.queues = [self._start_process() for _ in range(3)]
@@ -64,7 +64,7 @@ class QueueMachine(RuleBasedStateMachine):
             for queue in self.queues:
                 queue.set_limits(lane, 2)
             self.model.limits[lane] = 2
-        self.add(KEYS[::2], 0, False)  # by chance alone hardly a history comes to ended leases
+        self.add(KEYS[::2], 0, False)  # random steps alone rarely reach the end of a lease
         for process in range(4):
             self.deliver_message(process % 3, "run", False)
 
@@ -165,7 +165,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.model.leases[key].token = lease.token
         self.model.leases[key].fence = lease.fence
         self._is_announced()
-        if is_locked:  # else the process hangs here
+        if is_locked:  # otherwise the process hangs here
             expected = self.model.enter(key, modes(LOCKS[key]))
             entered = self._do(process, replay, lambda queue: queue.enter(lease, LOCKS[key]))
             assert entered == expected
@@ -199,7 +199,8 @@ class QueueMachine(RuleBasedStateMachine):
         lease = self.leases.pop(which % len(self.leases))
         key = lease.key.text
         is_owner = self._is_owner(lease)
-        # Repeated in another life than the first one it would be taken for lost: one pass more.
+        # A repetition in another epoch than the first call would count as a lost lease: one pass
+        # more.
         epoch = self.client.get(NAMES["epoch"].full)
         replay = replay and lease.session.epoch.encode() == epoch
         if not is_owner:
@@ -227,7 +228,7 @@ class QueueMachine(RuleBasedStateMachine):
         replay=st.booleans(),
     )
     def acquire_more(self, which: int, locks: list[Lock], replay: bool) -> None:
-        """A pass finds out what else it needs; it gets all of it or none."""
+        """A pass finds out which other locks it needs, and gets all of them or none."""
         lease = self._held(which)
         if lease is None:
             return
@@ -249,7 +250,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 99), text=st.sampled_from(["", "a", "b"]), replay=st.booleans())
     def mark(self, which: int, text: str, replay: bool) -> None:
-        """Only the owner writes, and the next owner reads it."""
+        """Only the owner can write the mark, and the next owner reads it."""
         if not self.leases:
             return
         lease = self.leases[which % len(self.leases)]
@@ -265,7 +266,7 @@ class QueueMachine(RuleBasedStateMachine):
                 self.model.marks[lease.key.text] = text
 
     def _has_its_locks(self, lease: Lease) -> None:
-        """A replica that lagged may still hold one that was given back, or lack a new one yet."""
+        """A replica that lagged may still have a released lock, or may not have a new lock yet."""
         if lease.session.epoch.encode() == self.client.get(NAMES["epoch"].full):
             assert modes(lease.locks).items() <= self.model.leases[lease.key.text].locks.items()
 
@@ -280,7 +281,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(step=st.sampled_from([50, 700, 2100, 5000]))
     def time_passes(self, step: int) -> None:
         self.now += step
-        if step > 2000:  # of a wake-up that nobody answered
+        if step > 2000:  # the flag of an unanswered wake-up expires
             for name in LISTS:
                 self.client.delete(NAMES["woken"].full + name)
             self.is_swept = False
@@ -291,7 +292,7 @@ class QueueMachine(RuleBasedStateMachine):
         for _ in range(1 + replay):
             expected = self._expect_heartbeat(queue)
         self.model.limits |= dict.fromkeys(LANES, 2)
-        # What the heartbeat leaves to the next pump is sent with it.
+        # This also sends the messages that the heartbeat leaves to the next pump.
         lost, _ = self._do(process, replay, lambda q: (q.heartbeat(), q._wakeups.publish([])))
         assert lost == bool(expected)
         assert {lease.token for lease in self.leases if lease.is_lost} >= expected
@@ -305,7 +306,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(process=st.integers(0, 2), is_killed=st.booleans())
     def process_ends(self, process: int, is_killed: bool) -> None:
-        """Killed: its leases run out. Closed: they are handed over at once."""
+        """The leases of a killed process expire; a closed process hands its leases over at once."""
         old = self.queues[process]
         ours = [lease for lease in self.leases if lease.session is old._leases.session]
         self.leases = [lease for lease in self.leases if lease not in ours]
@@ -329,7 +330,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(key=st.sampled_from(KEYS), replay=st.booleans())
     def forget(self, key: Key, replay: bool) -> None:
-        """The object was deleted; what waits is allowed to run and find nothing."""
+        """The object was deleted; a waiting key may run and find nothing."""
         self.model.forget(key.text)
         is_running = any(one.key == key and self._is_owner(one) for one in self.leases)
         comes_back = self.model.dirty if is_running else self.model.leases
@@ -341,19 +342,20 @@ class QueueMachine(RuleBasedStateMachine):
     def redis_loses_everything(self) -> None:
         """The watcher notices the new epoch and adds every undecided object again."""
         self.client.flushall()
-        self.now += 1  # fences start at the time, and no Redis loses its data within a millisecond
+        # fencing numbers start at the time, and no Redis loses its data within a millisecond
+        self.now += 1
         self.model = QueueModel()
         self._add_again()
 
     @rule()
     def replica_is_in_step(self) -> None:
-        """From here on it lags, until it is promoted."""
+        """From now on the replica lags, until it is promoted."""
         data = {name: self.client.dump(name) for name in self.client.scan_iter()}
         self.replica = deepcopy(self.model), data, set(self.owed)
 
     @rule(is_in_step=st.booleans())
     def redis_begins_a_new_run(self, is_in_step: bool) -> None:
-        """A restart with all data, or the promotion of a replica that lacks the last writes."""
+        """Redis restarts with all data, or a replica without the last writes is promoted."""
         if self.replica is not None and not is_in_step:
             self.model, data, owed = self.replica
             self.client.flushall()
@@ -383,12 +385,12 @@ class QueueMachine(RuleBasedStateMachine):
         scripts.loses_reply = replay
         result = action(queue)
         scripts.loses_reply = False
-        for name in LISTS:  # its time is ours, not this machine's
+        for name in LISTS:  # the flag must follow the test's clock, not the machine's
             self.client.persist(NAMES["woken"].full + name)
         return result
 
     def _is_announced(self) -> None:
-        """Work that may be taken is announced, or the next sweep after a pause of time does it."""
+        """Assert that work that can be taken is announced, unless the next sweep will do it."""
         if self.model.may_idle or not self.is_swept:
             return
         for lane in LANES:
@@ -397,10 +399,11 @@ class QueueMachine(RuleBasedStateMachine):
             assert is_told or not self.model.may_take(lane, self.now), f"{lane} idles"
 
     def _nobody_else_works_on(self, lease: Lease) -> None:
-        """I-1, G1: one holder per volume, by the holders' own word, and higher fences are newer.
+        """I-1, G1: assert one holder per volume, as the holders see it, and that newer fences are
+        higher.
 
-        Through restarts, wipes and the promotion of replicas that lag. Only when all data is lost
-        and a new process is the first to speak, holders count from their next heartbeat on.
+        This holds through restarts, losses of all data and promotions of replicas that lag. Only if
+        all data is lost and a new process connects first, holders count from their next heartbeat.
         """
         epoch = self.client.get(NAMES["epoch"].full)
         wanted = modes(lease.locks)
@@ -421,7 +424,7 @@ class QueueMachine(RuleBasedStateMachine):
         self._is_announced()
 
     def teardown(self) -> None:
-        """G4, I-6: after any history, everything owed is worked on and all sets end empty."""
+        """G4, I-6: after any history, every owed key is worked on and all sets become empty."""
         for lane in LANES:
             self.pause_or_resume(lane, False, False)
         self.heartbeat(0, False)
@@ -446,7 +449,7 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 def test_scripts_behave_like_the_model(redis_client: redis.Redis) -> None:
-    """G1-G4, G10-G12 and I-1..I-4, I-8 over random histories; nothing is lost."""
+    """G1-G4, G10-G12, I-1..I-4 and I-8 hold over random histories, and nothing is lost."""
     machine = type("Machine", (QueueMachine,), {"client": redis_client})
     run_state_machine_as_test(
         machine,

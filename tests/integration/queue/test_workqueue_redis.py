@@ -1,4 +1,4 @@
-"""The queue over a Redis that restarts, is away or fills, in real time."""
+"""The queue with a Redis that restarts, is unreachable or fills up, in real time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def claim(name: str, namespace: str = "ns") -> Key:
 
 
 def test_c147_hard_restart_keeps_keys_counters_and_delays(redis_binary, tmp_path):
-    """AOF: nothing that was acknowledged is lost, and the same client goes on."""
+    """With AOF, no acknowledged write is lost, and the same client continues."""
     server = RedisServer(redis_binary, tmp_path, appendonly=True).start()
     client = connect(server.url)
     try:
@@ -93,7 +93,7 @@ def test_heartbeat_thread_keeps_a_lease_and_registers_again(redis_client: redis.
 
 
 def test_ten_thousand_waiting_keys_cost_less_than_20_mb(redis_client: redis.Redis):
-    """Memory of Redis grows by keys, not objects; measured by Redis itself."""
+    """10,000 waiting keys use less than 20 MB of Redis' memory, as Redis itself measures it."""
     queue = WorkQueue(redis_client, publish=lambda keys: None)
     queue.register_process()
     queue.set_limits("claims|csi.example.com", 10)

@@ -1,4 +1,4 @@
-"""A watcher in this process between a real API server and a real Redis."""
+"""A watcher in the test's process, between a real API server and a real Redis."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from workers.queue.workqueue import WorkQueue
 
 @pytest.fixture(scope="session")
 def kubeconfig(request):
-    """CSI_FLEET_TEST_KUBECONFIG names a cluster to use; else one is started."""
+    """Return CSI_FLEET_TEST_KUBECONFIG, or start a cluster if the variable is not set."""
     given = os.environ.get("CSI_FLEET_TEST_KUBECONFIG")
     return given or str(request.getfixturevalue("control_plane").kubeconfig)
 
 
 class Cluster:
-    """Objects of one test under names of its own; removed afterwards."""
+    """The objects of one test, under unique names; removed after the test."""
 
     def __init__(self, resources):
         self.api = resources
@@ -98,7 +98,7 @@ def cluster(kubeconfig):
 
 
 class Scene:
-    """One Redis, any number of watchers, and the keys they added."""
+    """One Redis, any number of watchers, and the keys they add."""
 
     def __init__(self, kubeconfig, redis_client, cluster):
         self.cluster = cluster
@@ -143,7 +143,7 @@ class Scene:
         )[0]
 
     def finish(self, key):
-        """Take and end a key, as a worker does."""
+        """Take and finish a key, as a worker does."""
         worker = WorkQueue(self.redis, publish=lambda _: None)
         worker.register_process()
         lease = take(worker, key)
@@ -165,7 +165,7 @@ def scene(kubeconfig, redis_client, cluster):
 
 @pytest.fixture
 def own_redis(redis_binary, tmp_path):
-    """A Redis the test may kill."""
+    """Return a Redis that the test is allowed to kill."""
     server = RedisServer(redis_binary, tmp_path, appendonly=True).start()
     yield server
     server.kill()

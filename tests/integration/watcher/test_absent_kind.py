@@ -1,4 +1,4 @@
-"""CRDs that are not installed, or are too old: the rest works, and it starts when they come."""
+"""If CRDs are missing or too old, the rest works, and they are watched when they appear."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CRDS = paths.Resource(
 
 
 class Rules:
-    """Every widget is work."""
+    """Rules that turn every widget into a key."""
 
     def set_drivers(self, drivers):
         return ()
@@ -55,7 +55,10 @@ def definition(widgets):
 
 
 def test_a_kind_that_comes_later_is_followed_then(scene, cluster):
-    """Snapshots' CRDs may come after csi-fleet, or never: claims do not wait for them."""
+    """A kind whose CRD appears later is watched then.
+
+    The snapshot CRDs may be installed after csi-fleet, or never, and claims do not wait for them.
+    """
     widgets = paths.Resource(f"{cluster.namespace}.example", "v1", "widgets", "Widget")
     spec = Spec("widgets", "", (), (Watch(widgets, AnyObject),), Rules)
     watcher = scene.start_watcher(specs=(*SPECS, spec), chosen=("provisioner", "widgets"))
@@ -66,7 +69,7 @@ def test_a_kind_that_comes_later_is_followed_then(scene, cluster):
     cluster.create(CRDS, f"widgets.{widgets.group}", spec=definition(widgets))
 
     def is_followed():
-        # As half a minute would do by itself.
+        # Otherwise the next attempt would be half a minute later.
         watcher.machine.relist(["widgets"])
         return health.is_served
 
@@ -79,7 +82,7 @@ GROUPS = (paths.GROUP_SNAPSHOT_CLASSES, paths.GROUP_SNAPSHOT_CONTENTS, paths.GRO
 
 
 def group_definition(kind, *versions):
-    """The spec of a CRD that serves these versions and stores the last one."""
+    """Return the spec of a CRD that serves these versions and stores the last one."""
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     return {
         "group": kind.group,
@@ -99,7 +102,7 @@ def group_definition(kind, *versions):
 
 @pytest.fixture
 def old_groups(cluster):
-    """Group snapshot CRDs of a release that had v1beta1 only."""
+    """Install the group snapshot CRDs of a release that had only v1beta1."""
     approved = {"api-approved.kubernetes.io": "unapproved, a test"}
     assert not cluster.api.served_versions(GROUPS[0].group)
     for kind in GROUPS:

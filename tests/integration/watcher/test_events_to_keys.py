@@ -25,14 +25,14 @@ def claim_text(cluster, name):
 
 
 def annotate(cluster, name, **annotations):
-    """What the volume binder and the scheduler do."""
+    """Set annotations, as the volume binder and the scheduler do."""
     path = paths.CLAIMS.path(name, namespace=cluster.namespace)
     body = {"metadata": {"annotations": annotations}}
     return cluster.api.client.patch(path, body, MERGE_PATCH)
 
 
 def knows(watcher, name):
-    """Whether an object of this test is in the table; others may share the cluster."""
+    """Return True if the rules know the object; other tests may share the cluster."""
     table = watcher.machine.rules("provisioner")
     return any(
         name in (entry.name, entry.uid)
@@ -41,7 +41,9 @@ def knows(watcher, name):
 
 
 def test_immediate_claim_is_due_at_once(scene, cluster):
-    """Architecture 12: well under 100 ms at rest (bound is loose for loaded machines)."""
+    """An immediate claim is due at once: in well under 100 ms
+    on an idle machine, with a bound of 2 s for loaded machines.
+    """
     scene.register()
     scene.start_watcher()
     storage_class = cluster.storage_class("fast")
@@ -79,7 +81,10 @@ def test_driver_registered_later_gets_its_claims(scene, cluster):
 
 
 def test_static_volume_is_added_when_its_policy_needs_the_finalizer_off(scene, cluster):
-    """C-072 on a live object, and C-082: the deleted volume leaves the table."""
+    """C-072: a live PV is added when its policy requires the removal of the finalizer.
+
+    C-082: the rules forget the settled volume.
+    """
     scene.register()
     watcher = scene.start_watcher()
     volume = cluster.volume(
@@ -96,7 +101,7 @@ def test_static_volume_is_added_when_its_policy_needs_the_finalizer_off(scene, c
 
 
 def test_deleted_clone_source_is_added(scene, cluster):
-    """C-120, CL-005 with a real deletion held by the finalizer."""
+    """C-120, CL-005: a deleted clone source is added while its finalizer holds up the deletion."""
     scene.register(controller_capabilities=["CLONE_VOLUME"])
     scene.start_watcher()
     cluster.claim("src", cluster.storage_class("fast"))
@@ -109,7 +114,10 @@ def test_deleted_clone_source_is_added(scene, cluster):
 
 
 def test_topology_and_attachments_reach_the_catalog(scene, cluster):
-    """F-034: only when a driver needs them; by volume, so that no deletion scans all (S-007)."""
+    """F-034: nodes and attachments are cached only if a driver needs them.
+
+    A deletion reads attachments by volume (S-007).
+    """
     scene.start_watcher()
     scene.register(topology=True, controller_capabilities=["PUBLISH_UNPUBLISH_VOLUME"])
     node = f"{cluster.namespace}-n1"
@@ -138,7 +146,7 @@ def test_topology_and_attachments_reach_the_catalog(scene, cluster):
 
 
 def test_c148_flushed_redis_is_filled_again(scene, cluster):
-    """C-148: catalog, undecided keys and intents come back from API objects alone."""
+    """C-148: catalog, undecided keys and intents are restored from API objects alone."""
     scene.register()
     scene.start_watcher()
     storage_class = cluster.storage_class("fast")
@@ -161,7 +169,7 @@ def test_c148_flushed_redis_is_filled_again(scene, cluster):
 
 
 def test_c150_restarted_watcher_adds_only_undecided_objects(scene, cluster):
-    """C-150: settled objects are not worked on again."""
+    """C-150: a restarted watcher adds only undecided objects."""
     scene.register()
     first = scene.start_watcher()
     storage_class = cluster.storage_class("fast")
@@ -178,7 +186,7 @@ def test_c150_restarted_watcher_adds_only_undecided_objects(scene, cluster):
 
 
 def test_two_watchers_cause_one_key(scene, cluster):
-    """G3: active and active; an add of a waiting key changes nothing."""
+    """G3: two active watchers cause one key, because adding a key that waits changes nothing."""
     scene.register()
     storage_class = cluster.storage_class("fast")
     watchers = [scene.start_watcher(), scene.start_watcher()]
@@ -198,7 +206,7 @@ def test_two_watchers_cause_one_key(scene, cluster):
 def test_c147_restarted_redis_gets_what_happened_meanwhile(
     mortal_scene, own_redis, cluster, keeps_data
 ):
-    """C-147, C-148: events during an outage are not lost, whether or not the data is."""
+    """C-147, C-148: no event during an outage is lost, with or without the data."""
     scene = mortal_scene
     scene.register()
     watcher = scene.start_watcher()

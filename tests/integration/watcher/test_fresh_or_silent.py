@@ -1,4 +1,4 @@
-"""Fresh or silent, never stale: real watchers, a real Redis, an API server with a history."""
+"""The catalog is fresh or incomplete, never stale, also after etcd was restored."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _often(monkeypatch):
 
 
 class Scene:
-    """One API server, one Redis, watchers that come and go, and a worker that takes keys."""
+    """One API server, one Redis, several watchers, and a worker that takes keys."""
 
     def __init__(self, api, redis_client):
         self.api = api
@@ -114,7 +114,7 @@ class Scene:
         self.api.put(CLASSES, name, provisioner=DRIVER, parameters=parameters)
 
     def attachment(self, volume):
-        """What DeleteVolume's check reads: "unknown" while nothing may be concluded."""
+        """Return what DeleteVolume's check reads: "unknown" while the catalog is not complete."""
         try:
             return CatalogReader(self.redis).attachment(volume)
         except CatalogIncomplete:
@@ -144,7 +144,10 @@ def scene(redis_client):
 
 @pytest.mark.parametrize("plural", ["volumeattachments", "storageclasses", "csinodes", "nodes"])
 def test_no_key_is_sent_before_each_kind_it_rests_on_was_listed(scene, plural):
-    """COR2-5: all watchers restart; what changed meanwhile is in no catalog yet."""
+    """A restarted watcher sends no key before it has listed each kind that the key depends on.
+
+    The catalog does not have the changes made meanwhile.
+    """
     scene.volume("pv-1")
     for _ in range(2):
         scene.start()
@@ -171,7 +174,7 @@ def test_no_key_is_sent_before_each_kind_it_rests_on_was_listed(scene, plural):
 
 
 def test_one_watcher_that_lists_slowly_holds_back_nobody_else(scene):
-    """COR2-5: keys of the other one, which knows what it speaks of, go on."""
+    """A watcher that lists slowly does not stop the other one, which has listed all kinds."""
     scene.start()
     scene.api.held["volumeattachments"].clear()
     scene.start(is_synced=False)
@@ -180,14 +183,16 @@ def test_one_watcher_that_lists_slowly_holds_back_nobody_else(scene):
 
 
 def test_a_catalog_that_nobody_follows_proves_nothing(scene):
-    """COR2-5: also for keys that were in the queue when the last watcher went."""
+    """A catalog without a watcher is incomplete after 30 s,
+    also for keys that were queued when the last watcher ended.
+    """
     scene.start()
     assert scene.attachment("pv-1") is None
     scene.stop_all()
     end = NAMES["fresh"].full
     left = int(scene.redis.hget(end, KIND_ATTACHMENTS)) - _now_ms(scene.redis)
     assert 0 < left <= 30_000
-    scene.redis.hset(end, KIND_ATTACHMENTS, _now_ms(scene.redis))  # half a minute later
+    scene.redis.hset(end, KIND_ATTACHMENTS, _now_ms(scene.redis))  # simulates half a minute
     assert scene.attachment("pv-1") == "unknown"
     scene.start()
     scene.wait_for_attachment("pv-1", None)
@@ -198,7 +203,7 @@ def _now_ms(redis_client):
 
 
 def future(scene):
-    """A cluster with a past; returns its backup. Then it goes on, and is set back."""
+    """Fill a cluster, make a backup and change the cluster. Return the watcher and the backup."""
     scene.storage_class("gold", tier="old")
     scene.storage_class("lead", tier="same")
     scene.attach("va-1", "pv-1")
@@ -234,7 +239,9 @@ def is_as_restored(scene):
 
 @pytest.mark.parametrize("goes_on", ["restarted", "watches end", "watches stay open and silent"])
 def test_what_was_learnt_of_a_future_that_is_gone_is_forgotten(scene, goes_on):
-    """COR2-3: etcd is restored from a backup, and nobody does anything about csi-fleet."""
+    """After a restore of etcd, the catalog forgets the
+    lost history without an action of the operator.
+    """
     _, backup = future(scene)
     if goes_on == "restarted":
         scene.stop_all()
@@ -245,7 +252,7 @@ def test_what_was_learnt_of_a_future_that_is_gone_is_forgotten(scene, goes_on):
     elif goes_on == "watches end":
         scene.api.drop_watches()
     wait_until(lambda: is_as_restored(scene), 20, "the catalog is that of the present")
-    # What happens from here on has lower versions than what was seen before.
+    # Changes from now on have lower versions than the changes seen before.
     scene.storage_class("gold", tier="newest")
     wait_until(
         lambda: (
@@ -260,7 +267,7 @@ def test_what_was_learnt_of_a_future_that_is_gone_is_forgotten(scene, goes_on):
 
 
 def test_a_second_restore_before_the_first_is_noticed(scene):
-    """The operator tries two backups in a row, the second one older."""
+    """The catalog is correct after two restores in a row, of which the second is older."""
     scene.start()
     _, backup = future(scene)
     later = scene.api.backup()
@@ -275,7 +282,9 @@ def test_a_second_restore_before_the_first_is_noticed(scene):
 
 @pytest.mark.parametrize("plural", ["volumeattachments", "storageclasses"])
 def test_a_restore_while_a_list_runs(scene, plural):
-    """A watcher starts: one kind is listed by the restored etcd, the others by the former one."""
+    """The catalog is correct if one kind was listed from
+    the restored etcd, and the others from the former one.
+    """
     _, backup = future(scene)
     scene.api.held[plural].clear()
     scene.start(is_synced=False)
@@ -292,7 +301,9 @@ def test_a_restore_while_a_list_runs(scene, plural):
 
 
 def test_a_restore_and_an_empty_redis_at_once(scene):
-    """The whole site is restored: etcd goes back while Redis loses its data and watchers live."""
+    """The catalog is correct after a restore of the whole site:
+    etcd is set back and Redis loses its data while watchers run.
+    """
     scene.start()
     _, backup = future(scene)
     scene.api.restore(backup)
@@ -310,7 +321,10 @@ def test_a_restore_and_an_empty_redis_at_once(scene):
 
 
 def test_two_watchers_end_one_history_once(scene):
-    """COR2-3: the second to notice finds a new life, and only lists what is its own."""
+    """Two watchers that notice a restore end the history once.
+
+    The second one finds a new epoch and only lists its own kinds.
+    """
     scene.start()
     _, backup = future(scene)
     lives = set()
@@ -336,7 +350,7 @@ def test_two_watchers_end_one_history_once(scene):
 
 
 def test_entries_of_a_faster_watcher_are_no_future(scene):
-    """COR2-3: a list that is older than what the other watcher wrote meanwhile ends nothing."""
+    """A list that is older than the other watcher's writes does not end the history."""
     scene.start()
     before = scene.redis.get(NAMES["epoch"].full)
     writer = CatalogWriter(scene.redis)
@@ -351,7 +365,10 @@ def test_entries_of_a_faster_watcher_are_no_future(scene):
 
 
 def test_tombstones_of_an_hour_ago_go(scene):
-    """COR2-10: a healthy watcher never lists again, so no list drops them."""
+    """Tombstones are removed after an hour.
+
+    A healthy watcher never lists again, so no list removes them.
+    """
     watcher = scene.start()
     for number in range(300):
         scene.attach(f"va-{number}", f"pv-{number}")
@@ -364,7 +381,7 @@ def test_tombstones_of_an_hour_ago_go(scene):
     watcher._prune()
     scene.api.drop(ATTACHMENTS, "va-200")
     scene.wait_for_attachment("pv-200", None)
-    watcher._prune()  # an hour later: what went since stays
+    watcher._prune()  # after an hour, only older tombstones are removed
     assert scene.redis.hlen(entries + KIND_ATTACHMENTS) == 100
     assert scene.redis.zcard(changes + KIND_ATTACHMENTS) == 100
     scene.wait_for_attachment("pv-250", {"va-250": "node-a"})

@@ -1,4 +1,4 @@
-"""The catalog lost something without losing its life: the watcher finds out and lists again."""
+"""The catalog loses data without a new epoch: the watcher notices the loss and lists again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _often(monkeypatch):
 
 
 def names_in(scene, storage_class):
-    """Whether a worker that starts now finds the class; None while it may conclude nothing."""
+    """Return True if a new worker finds the class, or None while the catalog is not complete."""
     with suppress(CatalogIncomplete):
         return storage_class in CatalogReader(scene.redis).all(KIND_CLASSES)
     return None
@@ -31,7 +31,10 @@ def wait_for(scene, storage_class):
 
 
 def test_cor4_an_unreadable_entry_stops_no_kind_for_ever(scene, cluster):
-    """COR-4: the reader sets the entry aside and trusts the kind no more; nobody asked for it."""
+    """An unreadable entry makes its kind incomplete until the watcher has listed again.
+
+    The reader moves the entry to the quarantine.
+    """
     scene.start_watcher()
     storage_class = cluster.storage_class("fast")
     wait_for(scene, storage_class)
@@ -41,7 +44,7 @@ def test_cor4_an_unreadable_entry_stops_no_kind_for_ever(scene, cluster):
 
 
 def test_cor4_a_lost_completion_is_made_good(scene, cluster):
-    """COR-4: a fail-over that loses the last write, `mark_complete`, ends the same way."""
+    """A lost `mark_complete`, for example by a fail-over, is written again."""
     scene.start_watcher()
     storage_class = cluster.storage_class("fast")
     wait_for(scene, storage_class)
@@ -51,7 +54,9 @@ def test_cor4_a_lost_completion_is_made_good(scene, cluster):
 
 
 def test_a_changed_epoch_without_a_wipe_means_list_and_add_again(scene, cluster):
-    """A restart or a promotion may have lost the last writes although most is there."""
+    """After a new epoch the watcher lists and adds again, because a restart or a promotion can lose
+    the last writes although most data remains.
+    """
     scene.register()
     watcher = scene.start_watcher()
     storage_class = cluster.storage_class("fast")

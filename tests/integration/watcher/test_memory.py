@@ -1,4 +1,4 @@
-"""A watcher's memory follows what is undecided, not how often it listed."""
+"""A watcher's memory depends on the number of undecided objects, not on the number of lists."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def volume(number: int) -> dict:
 
 @pytest.fixture
 def api():
-    """Serves the same lists for ever; its watches stay silent."""
+    """Serve the same lists repeatedly, with watches that send no event."""
     items = {
         CLAIMS: [claim(number) for number in range(PAIRS)],
         VOLUMES: [volume(number) for number in range(PAIRS)],
@@ -83,7 +83,7 @@ def watcher(api, redis_client):
 
 
 def relist(watcher, api, times: int) -> int:
-    """List claims and volumes that often; returns what our code then holds, in bytes."""
+    """List claims and volumes this often; return the bytes that csi-fleet's code then holds."""
     for _ in range(times):
         api.requests.clear()
         reflectors = list(watcher.reflectors.values())
@@ -110,7 +110,10 @@ def relist(watcher, api, times: int) -> int:
 
 
 def test_memory_is_unchanged_over_repeated_relists(watcher, api):
-    """Lists after 410 and lost connections come for months; one kept text each would be seen."""
+    """Memory does not grow with the number of lists.
+
+    Lists after status 410 repeat for months, so one text kept per list would add up.
+    """
     tracemalloc.start()
     try:
         before = relist(watcher, api, 5)

@@ -1,4 +1,4 @@
-"""The watcher as a process: start, outages, SIGTERM."""
+"""The watcher as a process: its start, outages and SIGTERM."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOWHERE_API, NOWHERE_REDIS = "http://127.0.0.1:9", "redis://127.0.0.1:9/0"
 def test_sigterm_ends_it_quickly_and_cleanly(
     kubeconfig, own_redis, tmp_path, api_is_up, redis_is_up
 ):
-    """No traceback and no exit whatever is away; exit code 0 when asked to stop."""
+    """The process survives outages without a traceback, and SIGTERM ends it with code 0."""
     command = [sys.executable, "-m", "watcher"]
     command += [f"--kubeconfig={kubeconfig}"] if api_is_up else [f"--master={NOWHERE_API}"]
     command += [f"--redis-url={own_redis.url if redis_is_up else NOWHERE_REDIS}"]
@@ -50,7 +50,7 @@ def test_sigterm_ends_it_quickly_and_cleanly(
 
 
 def test_probes_tell_what_is_missing(kubeconfig, own_redis, tmp_path):
-    """A watcher without Redis is alive (a restart helps nothing) but not ready."""
+    """A watcher without Redis is alive, because a restart would not help, but not ready."""
     own_redis.kill()
     port = free_port()
     command = [sys.executable, "-m", "watcher", f"--http-endpoint=127.0.0.1:{port}"]

@@ -1,4 +1,4 @@
-"""Two watchers of which one lags: nothing is done twice, nothing is lost (COR-15, G3)."""
+"""One of two watchers lags: no key gets a second pass, and no event is lost (G3)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from workers.kube import paths
 from workers.kube.client import MERGE_PATCH
 from workers.queue.workqueue import WorkQueue
 
-# kube-controller-manager leaves a claim of such a class as it is: all changes are the test's own.
+# kube-controller-manager does not change a claim with such a class, so all changes are the test's.
 ABSENT = "absent"
 
 
 @pytest.fixture
 def gate():
-    """Closed: what the lagging watcher has to say waits, for example for its CPU."""
+    """While the gate is closed, the lagging watcher's keys wait, as if for CPU time."""
     gate = threading.Event()
     gate.set()
     yield gate
@@ -52,7 +52,7 @@ def claim_text(cluster):
 
 
 def let_catch_up(watcher, gate, version):
-    """Wait until the watcher saw the claim's version, then let it send what it concluded."""
+    """Wait until the watcher has seen the claim's version, then open the gate until all is sent."""
     table = watcher.machine.rules("provisioner")._claims
     wait_until(
         lambda: version in {entry.version for entry in list(table.values())}, 10, "event seen"
@@ -65,7 +65,9 @@ def let_catch_up(watcher, gate, version):
 def test_cor15_an_event_told_late_for_the_second_time_is_no_second_pass(
     scene, cluster, gate, lagging, end
 ):
-    """At once after a failure, or once more after success: both were passes for nothing."""
+    """A late second report of an event causes no pass, after
+    a failure or after success, because it would have no work.
+    """
     scene.register()
     scene.start_watcher()
     late = scene.start_watcher(lagging)
@@ -87,7 +89,7 @@ def test_cor15_an_event_told_late_for_the_second_time_is_no_second_pass(
 
 
 def test_the_lagging_watcher_alone_loses_nothing(scene, cluster, gate, lagging):
-    """The quick one died before it said anything; the late one's word is the first."""
+    """If the quick watcher ends before it adds a key, the lagging watcher adds it."""
     scene.register()
     quick, late = scene.start_watcher(), scene.start_watcher(lagging)
     cluster.claim("c1", ABSENT)
@@ -99,7 +101,9 @@ def test_the_lagging_watcher_alone_loses_nothing(scene, cluster, gate, lagging):
 
 
 def test_a_change_after_the_pass_is_told_by_whoever_sees_it_first(scene, cluster, gate, lagging):
-    """L-011: a newer event is never taken for a copy."""
+    """L-011: a change after the pass is added by the first
+    watcher that sees it, and is never treated as a repetition.
+    """
     scene.register()
     scene.start_watcher()
     late = scene.start_watcher(lagging)

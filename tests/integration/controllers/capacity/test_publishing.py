@@ -1,4 +1,4 @@
-"""Capacity publishing over a real Redis: what is written, when, and above all when not."""
+"""Capacity publishing with a real Redis: which objects are written, when, and when not."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def failure():
 
 
 def test_c087_nothing_wanted_nothing_published(redis_client):
-    """Neither classes nor segments: no call, no object."""
+    """Without classes or segments there is no call and no object."""
     world = CapacityWorld(redis_client)
     world.tick()
     assert (world.objects(), world.client.requests) == ([], [])
@@ -56,7 +56,7 @@ def test_c088_one_object_with_labels_selector_and_capacity(world):
 
 
 def test_the_first_poll_begins_the_period(world):
-    """CAP-030: asked at the start, not once more at the first tick."""
+    """CAP-030: the first poll runs at the start and is not repeated at the first tick."""
     world.publishing.start([world.driver])
     world.settle()
     assert len(world.client.requests) == 1
@@ -84,7 +84,7 @@ def test_c091_immediate_classes_by_flag(redis_client):
 
 
 def test_c092_c101_unchanged_value_is_not_written(world):
-    """Five polls: five calls, no write."""
+    """Five polls cause five calls and no write."""
     world.add_object("csisc-old", "fast", "z1")
     for _ in range(5):
         world.poll()
@@ -118,7 +118,7 @@ def test_c094_c110_owner_of_the_pod_is_appended(redis_client):
 
 
 def test_c095_c096_obsolete_goes_foreign_stays(world):
-    """Class or segment gone: deleted. Another manager's, or unlabelled: not touched."""
+    """An object of a missing class or segment is deleted; a foreign or unlabelled object stays."""
     world.add_object("no-class", "nosuch", "z1")
     world.add_object("no-zone", "fast", "z9")
     world.add_object("foreign", "nosuch", "z1", metadata={"labels": {"a": "b"}})
@@ -140,7 +140,10 @@ FOREIGN = {
 
 @pytest.mark.parametrize("metadata", FOREIGN.values(), ids=list(FOREIGN))
 def test_a_record_in_redis_deletes_no_foreign_object(world, metadata):
-    """SEC2-1: the records of capacity are not signed, so the live object decides."""
+    """An object of another manager is not deleted, even if a record in Redis names it.
+
+    Capacity records are not signed, so the live object decides.
+    """
     found = world.add_object("foreign", "fast", "z1", metadata=metadata)
     world.store.replace(DRIVER, {}, {}, {"foreign": found["metadata"]["uid"]})
     world.queue.add([capacity_key(DRIVER, Obsolete("foreign").text)])
@@ -172,7 +175,11 @@ def test_a_record_in_redis_changes_no_foreign_object(world, metadata, is_as_ours
 
 @pytest.mark.parametrize("is_made_again", [False, True])
 def test_old_records_of_capacity_leave_the_objects_as_they_are(world, is_made_again):
-    """SEC2-1: each family put back: its object was to go once, and is wanted again or another."""
+    """Restored old records change no object.
+
+    The records contain the object's past deletion; the object exists again, or another one replaces
+    it.
+    """
     world.tick()
     (metadata,) = [one["metadata"] for one in world.objects()]
     name, objects = metadata["name"], world.store.all(DRIVER)
@@ -232,7 +239,7 @@ def test_c099_c100_of_two_objects_one_stays(world):
 
 
 def test_c100_copy_that_sorts_before_the_known_object(world):
-    """Whichever of the two the plan chooses, the other goes, although it was known before."""
+    """Of two objects for one item, the plan keeps one and deletes the other, even the known one."""
     world.tick()
     (known,) = world.objects()
     world.client.free = {"z1": 2 * GIB}
@@ -254,7 +261,10 @@ def test_c102_segments_come_and_go_without_a_poll(world):
 
 
 def test_c104_class_made_anew_is_asked_anew(world):
-    """Another uid may mean other parameters; the other classes are left alone."""
+    """A class that was created again is polled, because a new uid can mean other parameters.
+
+    The other classes are not polled.
+    """
     world.add_class("slow")
     world.tick()
     world.clear()
@@ -291,14 +301,14 @@ def test_c104_class_made_anew_is_asked_anew(world):
     ],
 )
 def test_attempts_refresh_their_items(world, redis_client, outcome, zones):
-    """CAP-030, with one call per item however many volumes came (M-014)."""
+    """CAP-030: each item gets one call, however many volumes were created (M-014)."""
     world.set_zones("z1", "z2")
     world.tick()
     world.clear()
     for _ in range(3):
         world.publishing.provisioned(world.driver, "fast", outcome)
     world.tick()
-    assert world.client.requests == []  # not before a second is over
+    assert world.client.requests == []  # the refresh is delayed by a second
     delayed = {one.decode() for one, _ in redis_client.zscan_iter("csifleet:delayed")}
     assert delayed == {f"capacity|{DRIVER}|fast/zone={zone}|" for zone in zones}
 
@@ -311,7 +321,7 @@ def test_c105_deletion_refreshes_by_affinity_only(world, redis_client):
 
 
 def test_a_change_waits_for_a_catalog_that_is_not_complete(world, redis_client):
-    """CAP-030: Redis lost its data; the refresh comes when the watcher has listed again."""
+    """CAP-030: after Redis lost its data, the refresh waits until the watcher has listed again."""
     world.tick()
     known = world.publishing.wanted
 
@@ -328,7 +338,7 @@ def test_a_change_waits_for_a_catalog_that_is_not_complete(world, redis_client):
 
 
 def test_a_change_waits_for_redis(world, redis_client):
-    """CAP-030: what could not be asked for is asked for with the next tick."""
+    """CAP-030: a refresh that Redis did not accept is repeated at the next tick."""
     world.tick()
     world.publishing.provisioned(world.driver, "fast", State.FINISHED)
     failing = world.publishing.store.failing
@@ -345,7 +355,10 @@ def test_a_change_waits_for_redis(world, redis_client):
 
 
 def test_c106_failing_item_has_one_attempt_and_keeps_its_value(world, redis_client):
-    """Polls neither shorten the back-off nor start a second chain; the old value stays."""
+    """A failing item has one retry, and its old value stays.
+
+    Polls neither shorten the back-off nor start a second retry.
+    """
     world.tick()
     world.client.errors = [failure() for _ in range(3)]
     for _ in range(60):
@@ -357,7 +370,7 @@ def test_c106_failing_item_has_one_attempt_and_keeps_its_value(world, redis_clie
 
 
 def test_s008_refresh_does_not_shorten_a_back_off(world, redis_client):
-    """C-106: a burst of failed claims cannot make a failing driver answer more often."""
+    """C-106: a burst of failed claims cannot cause more calls to a failing driver."""
     world.client.errors = [failure()]
     world.tick()
     ((_, due),) = redis_client.zscan_iter("csifleet:delayed")
@@ -430,7 +443,10 @@ def test_c115_parameters_are_passed_unchanged(world):
 
 
 def test_c108_lost_redis_doubles_nothing(world, redis_client):
-    """Random names of the reference are adopted by the plan before any item is written."""
+    """After a loss of Redis, no object is created twice.
+
+    The plan adopts csi-provisioner's random object names before any item is written.
+    """
     world.add_object("csisc-old", "fast", "z1")
     world.poll()
     redis_client.flushall()
@@ -461,7 +477,7 @@ def test_c113_unrelated_label_change_asks_nobody(world):
 
 
 def test_c114_nothing_is_concluded_before_classes_and_nodes_are_known(redis_client, world):
-    """Not known yet and known to be none are two things: only the second deletes objects."""
+    """Unknown classes and no classes differ: only known absence deletes objects."""
     writer, reader = CatalogWriter(redis_client), CatalogReader(redis_client)
     world.clusters.current = Clusters(reader).current
     world.add_object("csisc-before", "fast", "z1")
@@ -477,7 +493,7 @@ def test_c114_nothing_is_concluded_before_classes_and_nodes_are_known(redis_clie
 
 
 def test_cap071_the_write_rate_is_the_drivers_over_all_processes(redis_client):
-    """CAP-071: two workers write no faster than one; each waits for its own turn."""
+    """CAP-071: two workers together write no faster than one; each waits for its own turn."""
     rate = KubeSettings(capacity_qps=0.001, capacity_burst=2)
     worlds = [CapacityWorld(redis_client, kube=rate) for _ in range(2)]
     for index, one in enumerate(worlds):
@@ -491,7 +507,10 @@ def test_cap071_the_write_rate_is_the_drivers_over_all_processes(redis_client):
 
 
 def test_cap011_the_switch_sends_a_topology_all_the_same(redis_client):
-    """CAP-011: for drivers that relied on the reference's empty topology."""
+    """CAP-011: the switch sends a topology for a driver without topology too.
+
+    Some drivers relied on the empty topology that csi-provisioner sends.
+    """
     for always in (False, True):
         redis_client.flushall()
         world = CapacityWorld(redis_client, always_topology=always)
@@ -504,7 +523,7 @@ def test_cap011_the_switch_sends_a_topology_all_the_same(redis_client):
 
 
 def test_cap080_gauges_tell_goal_current_and_obsolete(world):
-    """CAP-080: an obsolete object that stays, for want of a right perhaps, is seen."""
+    """CAP-080: an obsolete object that stays, perhaps for lack of permission, is counted."""
     world.set_zones("z1", "z2", "z3")
     metrics = world.publishing._metrics = Metrics()
     known = {"fast/zone=z1": {"metadata": {"uid": "a"}}, "fast/zone=z2": {"metadata": {"uid": "b"}}}
