@@ -1,4 +1,4 @@
-"""One driver, one claim and one class in memory."""
+"""Fixtures: a fake cluster with one driver, and a claim with its StorageClass."""
 
 from __future__ import annotations
 

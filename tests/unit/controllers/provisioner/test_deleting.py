@@ -1,4 +1,4 @@
-"""One DeleteVolume: announced, with a time of its own, with or without a secret (P-501)."""
+"""One DeleteVolume call: its announcement, its timeout, and with or without a secret (P-501)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECRET = "volume.kubernetes.io/provisioner-deletion-secret"
 
 
 def add_volume(world, *, secret="", **spec):
-    """A released PV of this driver; `secret` None: nobody noted which one it needs."""
+    """Add a released PV of this driver; `secret=None` leaves out the annotation that names one."""
     annotations = {"pv.kubernetes.io/provisioned-by": DRIVER}
     if secret is not None:
         annotations |= {f"{SECRET}-name": secret, f"{SECRET}-namespace": secret}
@@ -39,7 +39,7 @@ def add_volume(world, *, secret="", **spec):
 
 
 def test_every_effect_of_a_deletion_is_announced(world):
-    """I-7: the crash tests die before each of them."""
+    """I-7: The crash tests stop before each announced step."""
     add_volume(world)
     reached = []
     world.runtime.effects.steps = SimpleNamespace(reach=lambda step, _lease: reached.append(step))
