@@ -107,7 +107,7 @@ def test_an_unusable_answer_with_the_id_of_a_volume_in_use_deletes_nothing(
 
 
 def test_t017_without_its_class_a_claim_asks_nothing_and_comes_again(world, claim):
-    """The library looks first, so that a provisioner never sees a claim without a class (L-022)."""
+    """The library looks the class up first, so no provisioner sees a claim without one (L-022)."""
     world.kube.drop("storageclasses.storage.k8s.io", "fast")
     outcome = world.claim_pass(claim)
     assert (outcome.action, outcome.reason) == (Action.RETRY, "storage class not found")
@@ -116,7 +116,10 @@ def test_t017_without_its_class_a_claim_asks_nothing_and_comes_again(world, clai
 
 
 def test_t051_a_clean_up_that_fails_five_times_is_in_progress(world, claim):
-    """P-430: same secrets, five tries, then InBackground."""
+    """P-430: The clean-up tries five times with the same secrets.
+
+    The state is then InBackground.
+    """
     world.kube.drop("storageclasses.storage.k8s.io", "fast")
     world.add_class(parameters=CREDS)
     add_secret(world, key=encoded(b"value"))
@@ -249,7 +252,7 @@ def test_secrets_reach_the_driver_and_no_record(secret_world):
     ids=["503", "429", "no answer"],
 )
 def test_an_api_server_that_is_away_is_no_fault_of_the_claim(secret_world, error):
-    """The pass ends; the task waits without event and back-off."""
+    """The reconcile ends with `AwayError`: no event is emitted and the back-off doesn't grow."""
     world = secret_world
     world.kube.fail["get_secret"] = [error]
     with pytest.raises(AwayError):
@@ -290,7 +293,7 @@ def test_a_lost_lease_stops_before_the_next_effect(world, claim, step):
     ],
 )
 def test_a_record_s_copy_stays_the_next_owner_s_however_the_call_ended(world, claim, answers):
-    """G9: it is removed, or marked as failed, under the lease alone."""
+    """G9: Only the holder of the lease removes an intent copy or marks an intent as failed."""
     world.runtime.effects.steps = Losing(Step.FORGET_INTENT)
     world.client.is_slow = True
     world.client.answers = answers

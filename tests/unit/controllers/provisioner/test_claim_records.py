@@ -75,7 +75,7 @@ def test_a_claim_that_nobody_began_with_says_why_it_is_done(world, claim, volume
 
 
 def test_an_unsaved_volume_is_copied_by_whoever_is_refused(world, claim):
-    """M-011: the successor of a fast attempt knows that its record has no copy yet."""
+    """M-011: The next worker knows that a fast attempt's intent has no copy, and copies it."""
 
     def reach(step, lease):
         if step is Step.SAVE_VOLUME:
@@ -115,7 +115,10 @@ def test_an_attempt_of_another_provisioner_s_class_is_not_asked_again(world, cla
 
 @pytest.mark.parametrize(("fails", "is_stranded"), [(0, False), (7, False), (8, True), (9, True)])
 def test_after_eight_failures_the_attempt_is_stranded(world, claim, fails, is_stranded):
-    """COR-7: about four minutes, for what comes back by itself; `explain` shows why."""
+    """COR-7: Eight failures take about four minutes, so that a temporary problem can end.
+
+    `explain` shows the cause.
+    """
     orphan(world, claim).fails = fails
     reached = []
     world.runtime.effects.steps = SimpleNamespace(reach=lambda step, _lease: reached.append(step))
@@ -129,7 +132,7 @@ def test_after_eight_failures_the_attempt_is_stranded(world, claim, fails, is_st
 
 
 def test_t058_two_final_errors_in_a_row_keep_the_record_of_a_claim_that_waits(world, claim):
-    """Each may have left a volume; the last attempt comes when the claim is deleted."""
+    """Each failed call may have left a volume, so the claim's deletion causes one last call."""
     after(world, claim, BROKEN)
     after(world, claim, BROKEN)
     assert stage(world) == "failed"
@@ -167,7 +170,7 @@ class Ignoring(CsiBackend):
 
 @pytest.mark.parametrize(("error", "left"), [(LATE, None), (BROKEN, "failed")])
 def test_l044_an_ignored_claim_leaves_only_what_failed_for_good(world, claim, error, left):
-    """What an attempt may have left before stays known; what is in progress is over."""
+    """A failed attempt may have left a volume, so its intent stays; an open one is forgotten."""
     after(world, claim, error)
     object.__setattr__(world.driver, "backend", Ignoring())
     outcome = world.claim_pass(claim)

@@ -62,7 +62,7 @@ BACKGROUND = [1, 4, 10, 14]
 @pytest.mark.parametrize("selected", [False, True], ids=["no node", "node"])
 @pytest.mark.parametrize("code", [*FINAL, *BACKGROUND, 8])
 def test_t055_c049_every_code_of_create_volume(code, selected, topology):
-    """P-410, P-411, L-054: state, event and key for 17 codes."""
+    """P-410, P-411, L-054: Each of 17 codes leads to the expected state, event and key action."""
     world = topology_world() if topology else World()
     world.add_class()
     claim = world.add_claim(annotations={ANN_SELECTED_NODE: "n1"} if selected else None)
@@ -150,7 +150,7 @@ def test_c014_class_of_another_provisioner_stops_without_event(world):
 
 
 def test_class_changed_while_a_call_may_run_keeps_what_is_known(world, claim):
-    """D-008 in spirit: the volume of the earlier call must not be forgotten."""
+    """The intent of the earlier call is kept, because that call may have made a volume (D-008)."""
     world.client.answers = [rpc(4)]
     world.claim_pass(claim)
     world.kube.drop("storageclasses.storage.k8s.io", "fast")
@@ -252,7 +252,7 @@ def test_c028_in_progress_after_a_second_attempt(world, claim, second, left):
 
 
 def test_d008_a_final_preparation_error_keeps_a_running_call(world, claim):
-    """The data of a secret that is not base64 ends a preparation for good."""
+    """Secret data that is not base64 is a final error of the preparation, before any call."""
     world.kube.drop("storageclasses.storage.k8s.io", "fast")
     world.add_class(parameters=SECRET_OF_CLASS)
     secret = {"metadata": {"namespace": "default", "name": "creds"}, "data": {}}

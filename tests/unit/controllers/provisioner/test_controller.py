@@ -64,7 +64,7 @@ def test_p240_the_sweep_comes_back_by_itself(controller, seconds, is_due):
 
 
 def test_each_kind_has_its_limit():
-    """`--worker-threads` for creations and, apart from them, deletions; one sweep at a time."""
+    """Creations and deletions each have a limit of `--worker-threads`; one sweep runs at a time."""
     provision = ProvisionSettings(worker_threads=7, cloning_protection_threads=3)
     limits = CONTROLLER.limits(World(Settings(provision=provision)).driver)
     assert limits == {"claims": 7, "volumes": 7, "cloning": 3, "sweep": 1}

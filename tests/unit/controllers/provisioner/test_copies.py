@@ -36,7 +36,7 @@ BAD = InvalidError(422, "Invalid", "bad label")
 
 
 class PatientWorld(CrashWorld):
-    """With `--timeout=60s`, and time that passes while a call of a dead process goes on."""
+    """A world with `--timeout=60s`, where time passes while a call of a dead process is running."""
 
     late_at: float = 0.0
 
@@ -270,7 +270,7 @@ class Plugin:
 
 @pytest.mark.parametrize("volume", [None, {"metadata": VOLUME}], ids=["none", "a name"])
 def test_the_volume_of_a_plugin_that_names_no_pv_is_copied(volume):
-    """No worker has to die: it is there, and the claim is told of the plug-in's error."""
+    """No worker has to die: the volume exists, and an event reports the plug-in's error."""
     world = World()
     world.driver = custom_driver(Plugin(volume), Settings())
     world.add_class()

@@ -54,7 +54,7 @@ def test_a_claim_takes_five_round_trips_and_one_write(world, trips):
 
 
 def test_a_deletion_is_one_pass_whatever_its_own_writes_send_back(world, trips):
-    """COR-15: the DELETE and the finalizer come back as events, while the pass runs and later."""
+    """COR-15: The DELETE and the removed finalizer cause events during and after the reconcile."""
     owner = settled(world, trips)
     name = next(iter(world.kube.kind("persistentvolumes")))
     key = volume_key(world.driver.name, name)

@@ -206,10 +206,10 @@ def test_living_owner_goes_on_over_a_wipe(redis_client):
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_the_one_bound_death_wipe_and_deletion_at_once(redis_client, scenario):
-    """Owner dead, Redis empty and claim deleted within one fast call: only this can leak.
+    """A volume leaks only if owner, Redis and claim are all lost during one fast call.
 
-    A call of more than 2 s, one with an unknown end, and an unsaved volume that was refused once
-    have their ConfigMap and are covered; so is everything once the PV is saved.
+    A ConfigMap covers a call of more than 2 s, a call with an unknown outcome, and a volume whose
+    PV was refused once. A saved PV is covered too.
     """
     for world in lives(redis_client, scenario):
         is_covered = bool(world.kube.kind("configmaps"))
@@ -255,7 +255,10 @@ def test_a_pass_that_leaves_an_attempt_without_end_copies_it(
 def wipe_before(
     world: CrashWorld, owner: Owner, effect: int, *, is_deleted: bool, is_noticed: bool
 ) -> list[Step]:
-    """Plan a wipe just before the n-th effect; the returned list is filled when it happens."""
+    """Plan to empty Redis just before the n-th step.
+
+    The returned list is filled when it happens.
+    """
     happened: list[Step] = []
     reach = owner.steps.reach
 
@@ -308,7 +311,10 @@ def test_issue_1449_claim_and_source_snapshot_deleted_while_in_background(redis_
 
 @pytest.mark.parametrize("is_restarted", [False, True], ids=["same worker", "another worker"])
 def test_issue_1449_claim_and_source_snapshot_gone_while_in_background(redis_client, is_restarted):
-    """Another restore took its finalizer off, or nobody may set one: the call's source will do."""
+    """Another restore removed the finalizer, or setting it is forbidden.
+
+    The recorded source is used.
+    """
     world = CrashWorld(redis_client)
     restore(world)
     world.storage.plans = [("after", TIMEOUT)]

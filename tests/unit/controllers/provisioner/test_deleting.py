@@ -83,7 +83,7 @@ def test_a_deletion_may_take_as_long_as_driver_and_class_say(world, class_name, 
 
 @pytest.mark.parametrize("class_name", ["gone", None], ids=["P-512 class is gone", "no class"])
 def test_a_secret_that_nobody_knows_does_not_hold_the_deletion_up(world, class_name):
-    """P-511: the driver says itself whether it can do without."""
+    """P-511: The driver itself reports if it cannot delete without a secret."""
     add_volume(world, secret=None, **({"storageClassName": class_name} if class_name else {}))
     assert world.volume_pass(NAME).action is Action.DONE
     assert world.client.deleted == [("h1", {})]

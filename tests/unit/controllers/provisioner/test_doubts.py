@@ -83,7 +83,7 @@ def test_a_final_error_to_the_second_call_forgets_nothing_of_the_first(redis_cli
 
 
 def test_a_third_call_remembers_the_first_one(redis_client):
-    """INTERNAL, then success; the claim is deleted while the dead worker's call goes on."""
+    """The answers are INTERNAL and success; the claim is deleted during the dead worker's call."""
     world, owner = overtaking(redis_client, INTERNAL)
     while not world.kube.kind("persistentvolumes"):
         world.live(owner, passes=1)
