@@ -1,4 +1,4 @@
-"""One attempt: what the answer must be like, clean-up, secrets that never leave (P-150, P-430)."""
+"""Attempts to provision: unusable answers, clean-up, secrets that never leak (P-150, P-430)."""
 
 from __future__ import annotations
 
@@ -321,7 +321,7 @@ def test_a_migrated_volume_without_an_in_tree_form_is_deleted_or_remembered(prob
 
 
 def test_every_effect_of_a_slow_call_is_announced(world, claim):
-    """I-7: the crash tests die before each of them, also before the copy in the middle."""
+    """I-7: The crash tests stop before each announced step, also before the mid-call copy."""
     reached = []
     world.runtime.effects.steps = SimpleNamespace(reach=lambda step, _lease: reached.append(step))
     world.client.is_slow = True

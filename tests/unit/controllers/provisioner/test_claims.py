@@ -183,7 +183,7 @@ def test_c021_c022_retain_gets_the_finalizer_once_then_loses_it(world):
 
 
 def test_c023_c024_an_ignored_claim_leaves_no_trace(world):
-    """P-102, L-044: another provisioner's data source; the other claim is provisioned."""
+    """P-102, L-044: A claim with another provisioner's data source causes no event or intent."""
     world.add_class()
     source = {"apiGroup": "example.org", "kind": "MyPopulator", "name": "x"}
     ignored = world.add_claim("two", "u2", dataSource=source)

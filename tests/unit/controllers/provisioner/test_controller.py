@@ -124,7 +124,7 @@ def test_l080_a_volume_that_exists_is_saved_without_end(world, claim):
 
 
 def test_a_driver_without_a_plug_in_is_asked_by_grpc(world):
-    """L-002, L-016, L-073: finalizers on, no threshold, no guard."""
+    """L-002, L-016, L-073: CSI drivers have finalizers, no retry limit and no deletion guard."""
     assert backend_of(world.driver) is CSI
     object.__setattr__(world.driver, "backend", plug_in := Impatient())
     assert backend_of(world.driver) is plug_in

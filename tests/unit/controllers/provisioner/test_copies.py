@@ -384,7 +384,7 @@ def test_a_full_namespace_does_not_turn_a_wait_into_a_failure(redis_client):
 
 @pytest.mark.parametrize("record", ["of before", "of now"])
 def test_records_of_both_versions_end(world, claim, record):
-    """A rolling upgrade: one knows nothing of `is_copied`, the other is read by who does not."""
+    """A rolling upgrade: the old release ignores `is_copied`, and its intents lack the field."""
     world.client.answers = [TIMEOUT, TIMEOUT]
     world.claim_pass(claim)
     kept = world.intents.intents[VOLUME]

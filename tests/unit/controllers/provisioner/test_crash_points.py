@@ -329,7 +329,10 @@ def test_issue_1449_claim_and_source_snapshot_gone_while_in_background(redis_cli
 
 
 def test_d046_a_claim_that_lives_waits_for_its_source(redis_client):
-    """As the reference (golden case clone-12): the driver is not asked, the user told why."""
+    """As with csi-provisioner (golden case clone-12), the driver isn't called.
+
+    An event says why.
+    """
     world = CrashWorld(redis_client)
     restore(world)
     world.storage.plans = [("after", TIMEOUT)]
@@ -356,7 +359,10 @@ def test_a_source_that_is_gone_before_the_first_call_is_an_error(redis_client):
 
 
 def test_issue_1469_volume_that_is_being_deleted_is_no_home(redis_client):
-    """AlreadyExists of a dying PV: its backend volume may be gone, ours would have no PV."""
+    """If the existing PV is being deleted, its volume may be gone.
+
+    A new volume would have no PV.
+    """
     world = CrashWorld(redis_client)
     world.add_claim()
     dying = {

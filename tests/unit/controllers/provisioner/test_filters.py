@@ -346,5 +346,5 @@ def test_an_unsaved_volume_without_a_claim_is_refused(spec):
 
 @pytest.mark.parametrize(("said", "read"), [("kubernetes.io/foo", "kubernetes.io/foo"), ("", None)])
 def test_a_drivers_record_tells_its_in_tree_name(said, read):
-    """L-025: claims of the in-tree name are found by it."""
+    """L-025: The watcher finds claims of the in-tree provisioner by this name."""
     assert view("foo", in_tree_name=said).in_tree_name == read

@@ -94,7 +94,7 @@ def test_the_claim_was_deleted(world):
 
 
 def test_redis_was_emptied_under_a_claim_that_waits(world):
-    """Who owned the volume cannot be asked any more; the deadline says when nobody does."""
+    """The lease is lost with Redis. Only the deadline shows when the dead worker's call is over."""
     world.wipe()
     world.live(world.owner())
     assert world.log[1][1] / 1000 >= 11

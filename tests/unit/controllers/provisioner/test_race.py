@@ -89,7 +89,7 @@ def test_c129_owner_is_written_after_the_wait(world):
 @pytest.mark.parametrize("finalizers", [[], [FINALIZER_CLONE_SOURCE]], ids=["free", "protected"])
 @pytest.mark.parametrize("owner", [None, NODE])
 def test_only_who_creates_a_clone_protects_its_source(world, owner, finalizers):
-    """P-226, D-011: the look for room marks nothing; nor is what is protected written again."""
+    """P-226, D-011: The capacity check adds no finalizer, and an existing one isn't rewritten."""
     object.__setattr__(world.driver, "controller_capabilities", CAPABILITIES | {"CLONE_VOLUME"})
     world.add_class()
     source = world.add_claim("src", "src-uid", volumeName="pv-src")

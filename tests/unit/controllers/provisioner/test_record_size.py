@@ -34,7 +34,7 @@ def record(**metadata):
 
 @pytest.mark.parametrize("problem", ["", "its secret is gone"])
 def test_m010_a_record_reads_back_as_it_was_written(problem):
-    """M-010: whoever goes on writes it again, so nothing may be lost or added on the way."""
+    """M-010: The next worker writes the intent again, so reading must not lose or add a field."""
     written = Intent(
         key="claims|d|t/c|u", driver="d", claim={"metadata": {"uid": "u"}}, selected_node="n",
         stage="stranded", has_copy=True, since=5.0, request={"name": "v"}, volume="v",

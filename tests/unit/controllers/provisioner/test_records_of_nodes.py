@@ -118,7 +118,7 @@ def volume_of_n2(world, handle):
 
 
 def test_what_is_left_waits_for_the_other_nodes_volume(moved):
-    """G7: a storage that nodes share may be making just this one; nothing is saved or deleted."""
+    """G7: A shared storage may be making this very volume, so nothing is saved or deleted."""
     claim = moved.live_claim()
     for _ in range(3):
         assert moved.node_pass("n1", claim).action is Action.RETRY
@@ -173,7 +173,7 @@ def test_a_claim_that_names_no_node_waits_again(moved):
 
 @pytest.mark.parametrize("is_failed", [False, True])
 def test_nobody_ends_the_attempt_of_another_node(moved, is_failed):
-    """Also where nodes share a Redis."""
+    """This also holds if the nodes share a Redis."""
     claim = moved.live_claim()
     if is_failed:
         moved.clients["n1"].answers = [CsiError(errors.INTERNAL, "no")]
@@ -196,7 +196,7 @@ def test_copies_of_nodes_have_names_of_their_own():
 
 @pytest.mark.parametrize("node", ["n1", "n2"])
 def test_a_request_is_repeated_by_the_node_that_sent_it(moved, node):
-    """P-330: another node would ask for a volume over there."""
+    """P-330: Another node's request would ask for a volume on the wrong node."""
     (record,) = moved.intents.intents.values()
     record["request"] = {**record["request"], "parameters": {"sent": "by n1"}}
     moved.kube.add("persistentvolumeclaims", with_node(moved.live_claim(), node))
@@ -206,7 +206,7 @@ def test_a_request_is_repeated_by_the_node_that_sent_it(moved, node):
 
 
 def test_nodes_that_share_a_redis_have_attempts_of_their_own(moved):
-    """What n1 may have made is remembered until n1 has deleted it, whatever n2 does meanwhile."""
+    """The intent of n1 is kept until n1 has deleted its volume, whatever n2 does."""
     claim = moved.live_claim()
     uid = claim["metadata"]["uid"]
     moved.clients["n2"].answers = [TIMEOUT]

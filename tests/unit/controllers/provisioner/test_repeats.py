@@ -255,7 +255,7 @@ def flags_of(world, owner=None, **changes):
     "flags", [{"volume_name_prefix": "vol"}, {"volume_name_uuid_length": 1}], ids=str
 )
 def test_workers_with_other_name_flags_share_one_attempt(redis_client, flags, end, is_deleted):
-    """The record is the claim's, and names the volume: one volume, and nothing left."""
+    """The intent belongs to the claim and names the volume. One volume results, and no leftover."""
     world = CrashWorld(redis_client)
     world.add_claim()
     world.storage.plans = [("after", end)]

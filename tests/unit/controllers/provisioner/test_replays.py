@@ -139,7 +139,7 @@ def test_no_copy_is_made_while_the_call_of_a_bound_claims_record_might_run(world
 
 @pytest.mark.parametrize("types", [("intent",), ("intent", "unsaved")])
 def test_the_record_of_an_attempt_that_ended_goes(world, types):
-    """A worker died before it dropped the record, and the bound claim went meanwhile."""
+    """A worker died before it dropped the intent. The bound claim was then deleted."""
     claim, records = provisioned(world)
     for name in types:
         where = world.intents.intents if name == "intent" else world.intents.unsaved
@@ -224,7 +224,7 @@ def test_a_volume_that_a_live_pv_names_is_not_cleaned_up(world):
 
 @pytest.mark.parametrize("is_claim_there", [False, True])
 def test_a_copy_that_is_made_again_shows_nothing(world, is_claim_there):
-    """From a backup of the namespace, with the record that it leads back to Redis."""
+    """The ConfigMap is restored from a backup, and the intent is written back to Redis."""
     claim = begun(world)
     place = next(key for key in world.kube.objects if key[0] == "configmaps")
     backup = deepcopy(world.kube.objects[place])

@@ -100,7 +100,7 @@ def test_an_event_is_no_part_of_a_list(table):
 
 @pytest.mark.parametrize("is_broken_off", [False, True])
 def test_m017_a_class_that_no_list_holds_is_forgotten(table, is_broken_off):
-    """L-022 row 5: its claims are the worker's to report, which says that the class is missing."""
+    """L-022 row 5: The worker gets the claims of this class and reports the missing class."""
     see(table, paths.CLAIMS, make_claim(storage_class="late"))
     if is_broken_off:
         table.begin_list(paths.STORAGE_CLASSES)
@@ -188,7 +188,7 @@ def test_c150_a_list_adds_only_sources_that_are_new(table):
 
 @pytest.mark.parametrize("own", ["a", "b"])
 def test_cl005_a_source_is_its_own_drivers_work_first(table, own):
-    """CL-005: any driver that clones may do it."""
+    """CL-005: Its own driver is preferred to another driver that can clone."""
     cloning = [FOO | {"name": name, "queue_name": name} for name in ("a", "b")]
     table.set_drivers(cloning)
     assert see(table, paths.CLAIMS, source(provisioner=own)) == [f"cloning|{own}|default/src|s1"]

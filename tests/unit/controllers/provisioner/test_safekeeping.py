@@ -178,7 +178,8 @@ def test_m010_each_slow_call_writes_a_copy_of_its_own_once(world, claim):
     copies = count(world, "apply_config_map")
     world.client.answers, world.client.is_slow = [SLOW], True
     world.claim_pass(claim)
-    # For the time it took, once more with its uid, and for its end, which is not known.
+    # The first copy is written during the call, the second adds its UID, and the third its unknown
+    # outcome.
     assert len(copies) == 3
     world.kube.fail["create_volume"] = [Unreachable("no answer")]
     world.claim_pass(claim)
@@ -204,7 +205,7 @@ def test_g9_a_slow_call_whose_lease_is_lost_leaves_the_copy_to_the_next_owner(wo
 def test_d008_an_attempt_that_cannot_be_recorded_forgets_nothing(
     world, claim, monkeypatch, earlier, left, state
 ):
-    """D-008, SEC-4: what an earlier call may have made stays known."""
+    """D-008, SEC-4: The intent of an earlier call is kept: that call may have made a volume."""
     world.client.answers = list(earlier)
     for _ in earlier:
         world.claim_pass(claim)
