@@ -157,7 +157,7 @@ def test_a_part_is_no_choice():
 
 
 def test_the_lane_of_each_driver_call():
-    """Limits and deadlines are told per operation; a lane is where they hold."""
+    """Limits and timeouts are set per operation and apply to that operation's driver queue."""
     assert catalogue.lanes() == {
         "create": "claims",
         "delete": "volumes",

@@ -42,7 +42,7 @@ CENTRAL = Drivers.of([view("foo")])
     "drivers", [CENTRAL, Drivers.of([view("another")])], ids=["known", "unknown"]
 )
 def test_of_an_unknown_driver_as_much_is_kept_as_of_a_csi_driver(drivers, fields, is_kept):
-    """Its registration finds what it has to act on, though no event comes again."""
+    """No event is repeated when a driver registers, so the watcher must keep the volumes it saw."""
     assert (volume_entry(make_volume(**fields), drivers) is not None) is is_kept
 
 

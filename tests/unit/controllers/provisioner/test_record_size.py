@@ -138,7 +138,7 @@ LARGE = [
 
 @pytest.mark.parametrize("spec", LARGE)
 def test_sec4_a_claim_too_large_to_be_recorded_is_refused(world, spec):
-    """Without a record no call (M-010), and no record is larger than what the page promises."""
+    """M-010: Without an intent the driver isn't called, so no intent exceeds the stated size."""
     world.add_class()
     outcome = world.claim_pass(world.add_claim(**spec))
     assert (outcome.action, world.client.created) == (Action.RETRY, [])

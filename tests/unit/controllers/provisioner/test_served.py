@@ -73,7 +73,7 @@ def test_cap020_who_needs_nodes(record, expected):
 
 
 def test_a_drivers_own_name_is_stronger_than_anothers_alias():
-    """L-071: a volume of `b` is b's, though `a` says it answers to that name as well."""
+    """L-071: A volume of `b` belongs to driver b, although driver a has the alias `b`."""
     drivers = Drivers.of([view(name="b"), view(name="a", additional_names=["b", "old"])])
     assert drivers.owners == {"a": "a", "b": "b", "old": "a"}
     assert [one.name for one in drivers.views()] == ["a", "b"]

@@ -49,7 +49,7 @@ def test_no_volume_is_deleted_while_it_is_cut():
 
 
 def test_p612_a_migrated_volume_is_cut_by_its_csi_name():
-    """P-612: the snapshotter knows the driver's handle alone, which no in-tree volume says."""
+    """P-612: The snapshotter knows only the driver's handle, which an in-tree volume lacks."""
     source = {"gcePersistentDisk": {"pdName": "disk-1"}}
     labels = {"topology.kubernetes.io/zone": "z1"}
     volume = {"metadata": {"name": "pv1", "uid": "u", "labels": labels}, "spec": source}

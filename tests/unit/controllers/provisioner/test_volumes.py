@@ -57,7 +57,7 @@ def test_c060_a_released_volume_is_deleted_in_storage_and_api(world):
 
 @pytest.mark.parametrize("finalizers", [[FINALIZER_VOLUME], [FINALIZER_VOLUME, PROTECTION]])
 def test_c060_a_deletion_knows_the_events_of_its_own_writes(world, finalizers):
-    """One reconcile per deletion: the DELETE comes back as an event while the pass runs."""
+    """Each deletion needs one reconcile, although its DELETE causes an event meanwhile."""
     volume = add_volume(world)
     world.volumes()[NAME]["metadata"]["finalizers"] = finalizers
     outcome = world.volume_pass(NAME)
@@ -282,7 +282,7 @@ IN_TREE_WORDS = "openstorage.io/auth-secret-{}"
 @pytest.mark.parametrize("provisioner", [PORTWORX, IN_TREE])
 @pytest.mark.parametrize("is_migrated", [False, True])
 def test_without_annotations_the_class_names_the_secret(world, is_migrated, provisioner, words):
-    """P-512, P-513: the in-tree plugin's class in CSI's words, if the volume is the plugin's."""
+    """P-512, P-513: If the volume is the in-tree plug-in's, its class is translated first."""
     world.driver = replace(world.driver, name=PORTWORX, in_tree_name=IN_TREE)
     parameters = {words.format("name"): "creds", words.format("namespace"): "default"}
     world.add_class(provisioner=provisioner, parameters=parameters)
