@@ -98,7 +98,7 @@ def test_workers_say_that_they_run_it(told):
 
 
 def test_its_docs_appear(told):
-    """docs/flags.md: its row among the controllers, and a table of its flags with their bounds."""
+    """docs/flags.md has its row among the controllers and a table of its flags with bounds."""
     assert "| `echo` | csi-echo | `csi-fleet csi-echo` |" in told["docs"]
     assert "## Flags of the echo controller" in told["docs"]
     (row,) = told["row"]

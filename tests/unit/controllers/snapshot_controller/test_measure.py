@@ -1,4 +1,4 @@
-"""Durations under upstream's names (SNC-090)."""
+"""Durations under upstream's metric names (SNC-090)."""
 
 from __future__ import annotations
 

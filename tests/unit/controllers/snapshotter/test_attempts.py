@@ -305,7 +305,10 @@ def test_only_a_content_that_is_wanted_gone_comes_back_at_once(going):
     ],
 )
 def test_what_a_last_question_proves(known, answer, ends, flags):
-    """A failed call says nothing of an open one before; a full pool nothing of a failed one."""
+    """A failed call proves nothing about an earlier open call.
+
+    A full pool nothing about a failed one.
+    """
     world = SnapshotWorld()
     world.add_content()
     world.api.drop(paths.SNAPSHOT_CONTENTS, CONTENT)

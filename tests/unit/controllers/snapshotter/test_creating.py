@@ -51,7 +51,10 @@ def test_snt060_a_dynamic_content_is_cut():
 
 
 def test_snt061_a_snapshot_that_is_not_ready_is_asked_for_again():
-    """SNS-010 row 6, SND-001, SND-036: same name, own schedule, no write for each look."""
+    """SNS-010 row 6, SND-001, SND-036: Polls use the same name.
+
+    They have their own delays and write nothing.
+    """
     world = SnapshotWorld()
     world.add_content()
     cut_at = {"creation_time": "2026-01-02T03:04:05Z"}
@@ -347,7 +350,10 @@ def test_a_full_pool_does_not_keep_a_content_for_ever():
 @pytest.mark.parametrize("calls_before", [1, 2])
 @pytest.mark.parametrize("first", ["DEADLINE_EXCEEDED", "INTERNAL"])
 def test_a_full_pool_after_a_call_that_may_have_made_it_is_no_proof(first, calls_before):
-    """SND-032: only a list without a snapshot of the volume is, however often it was full."""
+    """SND-032: Only a list without a snapshot of the volume is proof.
+
+    The number of calls that found a full pool does not matter.
+    """
     for entries, is_gone in (([{"snapshot": {"snapshot_id": "sh"}}], False), ([], True)):
         world = SnapshotWorld("LIST_SNAPSHOTS")
         world.add_content()
@@ -402,7 +408,7 @@ def test_an_error_after_the_cut_keeps_the_handle():
 
 
 def test_a_handle_that_cannot_be_written_is_told():
-    """SNQ-011 c: the user learns why; the call is made again, so that its snapshot is not lost."""
+    """SNQ-011 c: An event states the cause; the call is repeated, so that no snapshot is lost."""
     world = SnapshotWorld()
     world.add_content()
     world.client.respond({"CreateSnapshot": [CUT]})

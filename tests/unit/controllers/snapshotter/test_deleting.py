@@ -218,7 +218,7 @@ def test_what_it_wrote_asks_for_no_second_pass():
 
 
 def test_snt078_deleted_by_hand():
-    """SNS-011: the snapshot lives, so nothing is done until its side wants it."""
+    """SNS-011: The VolumeSnapshot exists, so the content waits for that snapshot's deletion."""
     world = SnapshotWorld()
     going(world, annotations={}, status=dict(STATUS))
     assert world.run_content().action.value == "done"

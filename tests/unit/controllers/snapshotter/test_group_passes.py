@@ -153,7 +153,7 @@ def test_a_ready_group_loses_a_forgotten_announcement():
 
 
 def test_the_names_of_a_group_in_its_parameters():
-    """SNA-022."""
+    """SNA-022: With --extra-create-metadata, the parameters name the group's objects."""
     body = {"metadata": {"name": "gc"}}
     body["spec"] = {"volumeGroupSnapshotRef": {"name": "g", "namespace": "ns"}}
     given = {"tier": "cold", f"{SECRET}-name": "x"}

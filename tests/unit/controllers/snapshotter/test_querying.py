@@ -160,7 +160,7 @@ def test_a_content_that_goes_by_force_while_its_snapshot_is_deleted():
 
 
 def test_what_is_deleted_is_forgotten():
-    """SNQ-011 d: the finalizer goes last, for a record of a gone object counts."""
+    """SNQ-011 d: The finalizer goes last: state of a gone object would count as an open attempt."""
     world = SnapshotWorld()
     going(world)
     assert world.run_content().reason == "released"

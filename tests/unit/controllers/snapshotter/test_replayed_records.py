@@ -126,7 +126,7 @@ def test_a_record_put_back_leads_to_no_call(taken, kind, what, situation):
 @pytest.mark.parametrize("what", ["mark of the call", "mark with the answer"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_mark_of_an_attempt_that_has_ended_goes(taken, kind, what):
-    """The audit counts its snapshot as in flight, and reports no orphans of its driver."""
+    """Otherwise the audit counts its snapshot as in flight and reports no orphans of the driver."""
     one, put_back = taken(kind)
     kept(one)
     put_back(what)

@@ -98,7 +98,7 @@ def test_a_retained_snapshot_outlives_a_redis_that_is_away_twice():
 # The object is removed by force, as backup tools do with policy Retain.
 @pytest.mark.parametrize("policy", ["Retain", "Delete"])
 def test_forced_between_the_report_and_the_end_of_the_record(policy):
-    """In one pass: the status was written, the object goes before the annotation does."""
+    """Within one reconcile, the status is written and the object is gone before the annotation."""
     life = new_life(policy)
     reach = life.world.steps.reach
 

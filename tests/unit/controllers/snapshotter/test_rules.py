@@ -160,7 +160,7 @@ def test_group_contents():
     ],
 )
 def test_group_contents_that_are_ready(metadata, has_work):
-    """SNS-010, SNS-011 for groups."""
+    """SNS-010, SNS-011 for groups: A ready group needs work only if it is announced or deleted."""
     body = {
         "metadata": {"name": "g", **metadata},
         "spec": {"driver": DRIVER, "source": {"volumeHandles": ["a"]}},
