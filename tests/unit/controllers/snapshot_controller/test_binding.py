@@ -211,7 +211,7 @@ def test_an_empty_content_name_is_told_by_event_only():
 
 
 def test_an_error_is_written_to_the_object_as_it_is():
-    """SND-015, SND-017: also over an error without a message, also after a foreign write."""
+    """SND-015, SND-017: An error without a message, and another program's write, change nothing."""
     world = SnapshotWorld()
     named(world)
     change = world.api.change

@@ -223,7 +223,7 @@ class Life:
         handles = set(self.storage.snapshots.values()) - (set() if self.is_given else {"sx"})
         if self.keeps and content is not None:
             assert handles == {content["status"].get("snapshotHandle")} - {None}
-        elif self.is_given and content is not None:  # nobody's: the snapshot went before it had it
+        elif self.is_given and content is not None:  # unbound: the snapshot never had it
             assert ("uid" in content["spec"]["volumeSnapshotRef"], handles) == (False, {"sx"})
         elif not self.keeps:
             assert (content, handles) == (None, set())
@@ -293,7 +293,7 @@ class GroupLife(Life):
         self.world.api.fail("create", "volumesnapshots/", *[error] * 1000)
 
     def is_over(self) -> None:
-        """Nothing is left but contents that the policy keeps, and those go when deleted by hand."""
+        """Check that only contents kept by the policy are left. Those can be deleted by hand."""
         if self.keeps:
             for resource, metadata in self.left():
                 self.world.api.mark_deleted(resource, metadata["name"])

@@ -53,7 +53,7 @@ def restore(world: SnapshotWorld, *, phase: str = "Pending", namespace: str = "n
 
 
 def test_snt006_a_class_that_is_gone_does_not_matter():
-    """SNC-002, SND-011: nor one that never was there, though the claim is gone too (SNC-059)."""
+    """SNC-002, SND-011: A snapshot without a class and a claim can be deleted too (SNC-059)."""
     world = bound()
     world.api.drop(paths.SNAPSHOT_CLASSES, "c1")
     delete(world)
@@ -130,7 +130,7 @@ def test_snt043_a_restore_into_another_namespace():
 
 
 def test_a_restore_whose_claim_is_gone_holds_the_deletion_up():
-    """SNC-058 row 2, SNA-005: the driver may still copy; the provisioner's finalizer says so."""
+    """SNC-058 row 2, SNA-005: The provisioner's finalizer shows that the driver may still copy."""
     world = bound()
     delete(world)
     held = [*world.snapshot()["metadata"]["finalizers"], k.FINALIZER_SNAPSHOT_SOURCE]
@@ -298,7 +298,7 @@ def test_a_content_that_cannot_be_deleted():
 
 
 def test_a_claim_that_cannot_be_freed_keeps_the_snapshot():
-    """SNC-058 row 6; while the snapshot lives it is only told (SNC-020 row 1)."""
+    """SNC-058 row 6: While the snapshot exists, an event is enough (SNC-020 row 1)."""
     world = bound("Retain", is_ready=False)
     delete(world)
     world.api.fail("patch", "persistentvolumeclaims/p", NOBODY)

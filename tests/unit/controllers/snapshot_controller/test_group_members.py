@@ -107,9 +107,10 @@ def test_members_are_made_once_the_driver_told_both_group_and_members(lacks):
 
 @pytest.mark.parametrize("has_status", [True, False], ids=["ready", "no status yet"])
 def test_a_group_made_anew_under_the_name_does_not_hold_the_members_of_the_old_one(has_status):
-    """SNG-004, SNC-058 row 3: they go once their own group went; the new one would not take them.
+    """SNG-004, SNC-058 row 3: They are deleted once their own group is gone.
 
-    The reference looks for the name alone: they stay Terminating while the new group lives.
+    The new group would not adopt them. snapshot-controller compares only names: members stay in
+    Terminating while the new group exists.
     """
     world = taken()
     name = f"snapshot-{digest('ha')}"

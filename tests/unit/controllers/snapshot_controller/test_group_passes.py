@@ -44,7 +44,7 @@ def bind(world: SnapshotWorld) -> Any:
 
 
 def told() -> SnapshotWorld:
-    """The driver told of group and members; their objects are not made."""
+    """Return a world whose group is reported by the driver, before its members' objects exist."""
     world = group_world()
     add_group(world)
     run_group(world)

@@ -60,7 +60,7 @@ def given_world(content_class: str | None = "c1", **ref: Any) -> SnapshotWorld:
     ("step", "held"), [("create-content", {"pvc:ns/p", "pv1"}), ("write-status", {"pv1"})]
 )
 def test_a_claims_lock_is_given_back_once_the_content_exists(step, held):
-    """SNQ-003, SNC-061: not at the end of the pass; before it the snapshot does not count yet."""
+    """SNQ-003, SNC-061: Until the content exists, only the lock shows that the claim is needed."""
     world = new_world()
     seen: dict[str, set[str]] = {}
     reach = world.steps.reach
@@ -205,7 +205,10 @@ def test_a_claim_that_is_still_held_is_freed_by_a_ready_snapshot(is_ready):
 
 
 def test_a_content_that_others_finish_is_left_to_them():
-    """SNC-073: one that is deleted gets no finalizer, and no mark without its snapshot's end."""
+    """SNC-073: A deleted content gets no finalizer.
+
+    It gets no annotation either before its snapshot is deleted.
+    """
     world = new_world()
     metadata = {"finalizers": ["example.org/other"]}
     world.add_content(metadata=metadata)
@@ -373,7 +376,7 @@ def test_only_an_answer_is_a_reason_to_look(monkeypatch, error):
 
 
 def test_a_status_that_may_not_be_written_is_told_once():
-    """SNC-031: The error cannot be stored either; the reconcile is not ended twice."""
+    """SNC-031: The error cannot be stored in the status either, so only one event reports it."""
     world = new_world()
     error = ForbiddenError(403, "Forbidden", "no")
     world.api.fail("patch", "volumesnapshots/s/status", error, error)
@@ -398,7 +401,7 @@ def test_a_status_that_may_not_be_written_is_told_once():
     ],
 )
 def test_whose_cause_is_told(monkeypatch, noun, queue, is_there, code):
-    """The queue's where it holds the key; the object's where there is one of that kind."""
+    """The queue's cause is shown if it holds the key; otherwise the object's error is shown."""
     world = SnapshotWorld()
     failed = {"status": {"error": {"message": "no"}}}
     if is_there:

@@ -76,7 +76,10 @@ def claim(*, held: bool = True, going: bool = False, phase: str = "Bound", **spe
     ],
 )
 def test_which_snapshots_wait(body, is_open, waits):
-    """SNC-001, SNC-030: living ones until they are ready, others while a finalizer is ours."""
+    """SNC-001, SNC-030: Snapshots wait until they are ready.
+
+    In deletion they wait while they have csi-fleet's finalizers.
+    """
     one = SnapshotControllerRules()
     assert seen(one, paths.SNAPSHOTS, body) == [KEY] * is_open
     assert all_keys(one) == [KEY] * waits
@@ -159,7 +162,7 @@ def test_a_content_of_nobody_wakes_nobody_when_it_goes():
 
 @pytest.mark.parametrize("ends", ["gone", "not listed", "settled"])
 def test_a_content_is_compared_only_with_itself(ends):
-    """SNQ-009: what was known of it ends with it, and with its snapshot's waiting."""
+    """SNQ-009: The state is dropped with the content, or once the snapshot no longer waits."""
     one = waiting()
     cut = content_body(status={"snapshotHandle": "sh"})
     assert seen(one, paths.SNAPSHOT_CONTENTS, cut) == [KEY]
@@ -235,7 +238,7 @@ def test_whom_a_default_class_wakes(class_name, status, is_woken):
 
 
 def test_a_living_claim_is_left_to_the_resync():
-    """SNQ-013: one that is deleted, and held by nobody else, is told each time."""
+    """SNQ-013: A deleted claim that only csi-fleet's finalizer holds gets a key on each event."""
     one = SnapshotControllerRules()
     assert seen(one, paths.CLAIMS, claim()) == []
     assert all_keys(one) == [SOURCE]
@@ -317,7 +320,10 @@ def group(*, going: bool, ready: bool, bound: bool, held: bool) -> dict:
     ("going", "ready", "bound", "held"), list(itertools.product([False, True], repeat=4))
 )
 def test_which_group_snapshots_wait(going, ready, bound, held):
-    """SNG-002, SNG-004: a living one until all is there, a going one while our finalizer is."""
+    """SNG-002, SNG-004: A group waits until it is complete.
+
+    In deletion it waits while it has csi-fleet's finalizer.
+    """
     waits = held if going else not (ready and bound and held)
     one = SnapshotControllerRules()
     assert seen(one, paths.GROUP_SNAPSHOTS, {"metadata": {"name": "g", "namespace": "ns"}})

@@ -69,7 +69,7 @@ def waiting(**changes: Any) -> SnapshotControllerRules:
 
 
 def test_our_own_writes_wake_nothing():
-    """Finalizers, binding, errors and the default class come from a pass that went on by itself."""
+    """Finalizers, binding, errors and the class are written by a reconcile that then continues."""
     one = waiting(spec={"volumeSnapshotClassName": None})
     for change in (
         {},
@@ -136,7 +136,7 @@ def test_a_policy_that_becomes_delete():
 
 
 def test_contents_with_work_of_their_own():
-    """SNC-073: without finalizer, invalid, or deleted by hand while the snapshot may go too."""
+    """SNC-073: It has no finalizer, is invalid, or was deleted by hand with its snapshot."""
     one = SnapshotControllerRules()
     assert seen(one, paths.SNAPSHOT_CONTENTS, content_body()) == []
     bare = content_body(metadata={"finalizers": []})

@@ -190,7 +190,7 @@ def test_a_snapshot_that_somebody_else_keeps():
 
 
 def test_a_claim_that_could_not_be_freed_when_its_snapshot_was_ready():
-    """SNC-020 row 1: the snapshot has no pass left; the claim's deletion is one of its own."""
+    """SNC-020 row 1: The snapshot is not reconciled again. The claim's deletion adds its key."""
     world = Watched()
     world.add_snapshot(metadata={"name": "s1", "uid": "u1"})
     world.settle()
