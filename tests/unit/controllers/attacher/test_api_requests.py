@@ -1,4 +1,4 @@
-"""How many API requests an attach and a detach cost, beside csi-attacher's.
+"""How many API requests an attach and a detach cost, compared with csi-attacher.
 
 csi-attacher reads from its informers' caches, so its requests are its writes: three per attach (two
 if the PV has the finalizer) and two per detach. csi-fleet makes at most these writes, and reads the

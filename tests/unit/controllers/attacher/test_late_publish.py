@@ -1,4 +1,4 @@
-"""A publish that goes out after its attachment is gone: its worker was frozen before the call."""
+"""A publish that is sent after its attachment is gone: its worker was frozen before the call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workers.kube import paths
 
 
 class Frozen(AttachWorld):
-    """Its first publish is sent `seconds` late; `meanwhile` happens before."""
+    """A world whose first publish is sent `seconds` late; `meanwhile` happens before it."""
 
     def __init__(self, meanwhile, *, seconds=60.0, **options):
         super().__init__(**options)
@@ -42,7 +42,7 @@ class Frozen(AttachWorld):
         return self.run(self.key)
 
     def detached(self):
-        """A fellow ends the attachment, and the watcher forgets it."""
+        """Let another worker detach the volume; the watcher then drops the key's state."""
         self.api.delete(paths.ATTACHMENTS.path("pv1-node1"))
         while not self.is_gone():
             self.passed += 60
@@ -56,7 +56,7 @@ class Frozen(AttachWorld):
 
 @pytest.mark.parametrize("capabilities", [PUBLISHES, LISTS])
 def test_a_late_publish_is_taken_back(capabilities):
-    """COR2-8."""
+    """COR2-8: The volume is unpublished again."""
     world = Frozen(Frozen.detached, capabilities=capabilities)
     assert world.wake().reason == "late publish undone"
     assert world.published == {}

@@ -115,7 +115,7 @@ def both(**settings):
 
 
 def test_tr156_size_and_class_in_one_edit():
-    """MR-001, DR-014: one first write for both, one call of each, no warning."""
+    """MR-001, DR-014: One first write covers both, and each call is made once without a warning."""
     world = both()
     assert world.run().action.value == "done"
     assert world.sizes() == [2]
@@ -223,7 +223,7 @@ def test_deadlines_are_the_controllers_own():
     ],
 )
 def test_mr012_each_operation_has_its_own_limit(limits, size, places):
-    """MR-012: one lane, in which the operation with the narrower limit has so many places."""
+    """MR-012: In the shared driver queue, the operation with the lower limit has only its slots."""
     world = ResizerWorld()
     world.driver.limits = limits
     world.attributes_class("b", iops="4567")

@@ -53,7 +53,7 @@ class Storage:
         return self._answer("modify", lambda: setattr(self, "tier", wanted), dict)
 
     def _check(self, kind: str, wanted: Any) -> None:
-        """I-2: between an uncertain result and a final one all calls carry the same target."""
+        """I-2: Check that all calls from an uncertain to a final result have the same target."""
         assert self.unheard.get(kind, wanted) == wanted, "a second target while the first may run"
         self.unheard[kind] = wanted
 

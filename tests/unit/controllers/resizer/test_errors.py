@@ -160,7 +160,7 @@ def test_tr056_another_size_is_never_slowed_down():
 
 
 def test_tr057_an_answer_that_gets_lost_pins_an_infeasible_size():
-    """DR-007, MR-030: the reference would follow the user while the call may run."""
+    """DR-007, MR-030: csi-resizer would request the new size while the call may still run."""
     world = failing("OUT_OF_RANGE", {"code": "UNAVAILABLE"}, {})
     world.run()
     age(world, 301)

@@ -95,7 +95,7 @@ def test_tr104_a_refusal_is_remembered():
 
 
 def test_tr105_an_ended_pod_counts_no_more():
-    """R-081; the end of its attachment wakes the claim, see the rules, or the next look."""
+    """R-081: The end of its attachment adds the claim's key; otherwise a retry finds it."""
     world = marked()
     world.pod()
     world.run()

@@ -33,7 +33,10 @@ def fails(end):
 
 @pytest.mark.parametrize("end", UNSEEN)
 def test_mr031_a_call_without_an_end_is_no_answer_full(end):
-    """MR-031, I-2: after three answers "full" the fourth call makes the volume, unheard."""
+    """MR-031, I-2: After three answers "full", the fourth call expands the volume.
+
+    Its answer is lost.
+    """
     world = ResizerWorld(exhausted_is_final=True)
     world.claim(10, 1)
     storage = []
