@@ -51,7 +51,7 @@ def test_ta002_nothing_to_mark(world):
     ids=["another", "the same", "none yet", "no publish was made without our finalizer"],
 )
 def test_ta003_node_id_is_renewed_before_the_publish(world, is_marked, node_id, remembered):
-    """MA-032: an earlier node, and only such a one, is remembered: it may have the volume too."""
+    """MA-032: An earlier node ID is kept only after a publish: that node may have the volume."""
     key = world.add_attachment(is_marked=is_marked, node_id=node_id)
     world.run(key)
     assert world.node_id() == "nodeID1"

@@ -321,7 +321,10 @@ def test_da014_finalizers_of_others_stay(world):
 
 
 def test_ma016_publish_of_a_dead_worker_may_still_run(world):
-    """MA-016: the opposite call waits until it has surely ended, without a back-off step."""
+    """MA-016: The opposite call waits until the publish has surely ended.
+
+    The back-off doesn't grow.
+    """
     key = deleted(world, attached=False)
     attach = names.attachment_key(key.driver, "node1", "pv1-node1", key.uid)
     world.queue.marks[attach.text] = {"call": {"until": time.time() + 7}}
@@ -335,7 +338,7 @@ def test_ma016_publish_of_a_dead_worker_may_still_run(world):
 
 
 def test_ma016_the_status_says_that_the_publish_ended(world):
-    """MA-016: attached and deleted at once waits for nothing; nobody clears that record."""
+    """MA-016: A detach right after the attach does not wait, although the record isn't cleared."""
     key = world.add_attachment()
     world.run(key)
     assert world.queue.marks[key.text]["call"]["until"][0] > time.time()

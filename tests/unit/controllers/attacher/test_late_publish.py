@@ -35,7 +35,7 @@ class Frozen(AttachWorld):
         self.lease, self.client.call = lease, late
 
     def wake(self):
-        """The frozen pass, then what the queue makes of its lost lease (orphan.lua)."""
+        """Run the frozen reconcile, then the one that follows its lost lease (orphan.lua)."""
         with pytest.raises(Exception, match="lost"):
             self.run(self.key)
         self.queue.marks.setdefault(self.key.text, dict(self.leases[0].mark))

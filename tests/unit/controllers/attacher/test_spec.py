@@ -133,7 +133,7 @@ def test_a003_fewest_worker_threads(threads, forced):
 
 
 def test_what_is_not_said_of_an_error_or_a_volume():
-    """No code is invented (A-057), nothing counts as missing (DA-007) or migrated (A-072)."""
+    """No code is invented (A-057); by default nothing is missing (DA-007) or migrated (A-072)."""
     error = AttachError("boom")
     assert (str(error), error.message, error.code, error.reason) == (
         "boom",

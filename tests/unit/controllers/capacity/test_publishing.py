@@ -1,4 +1,4 @@
-"""For whom capacity is published, in whose name, at which rate, and what asks for it anew."""
+"""Capacity publishing: for which drivers, with which owner, at which rate, and its refreshes."""
 
 from __future__ import annotations
 
