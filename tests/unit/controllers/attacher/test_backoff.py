@@ -13,9 +13,9 @@ RETRY = Action.RETRY
 
 
 def test_ta035_twelve_failures(redis_client):
-    """DA-009, A-043: 1, 2, 4, ...
+    """DA-009, A-043: The delays are 1, 2, 4, ... 256, 300, 300 s.
 
-    256, 300, 300 s; csi-fleet's own writes cause no attempt in between.
+    csi-fleet's own writes cause no attempt in between.
     """
     world = AttachWorld()
     world.add_volume()

@@ -128,7 +128,7 @@ def test_da020_an_error_without_a_time_is_old(time):
     ],
 )
 def test_ma040_how_many_differences_are_believed(found, total, is_wrong):
-    """MA-040, DA-012: At most 10 percent, but always twenty, and always those of a single node."""
+    """MA-040, DA-012: At most 10 percent are accepted, but always twenty and all of one node."""
     differing = [{"spec": {"nodeName": f"n{number % 2}"}} for number in range(found)]
     assert compare.are_too_many(differing, total) is is_wrong
     assert not compare.are_too_many([{"spec": {"nodeName": "n"}}] * found, total)

@@ -243,7 +243,7 @@ def test_facts_of_a_driver_that_nobody_serves(asked):
 def test_a_driver_whose_workers_do_not_attach(asked):
     """The driver is half migrated.
 
-    Its volumes are provisioned here, but its Go attacher still runs.
+    Csi-fleet provisions its volumes, the Go attacher attaches them.
     """
     world = AttachWorld()
     world.add_attachment("va")

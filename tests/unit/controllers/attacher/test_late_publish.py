@@ -76,7 +76,7 @@ def test_its_attachment_was_made_again_elsewhere():
 
 
 def test_its_attachment_elsewhere_waits_for_it_unmarked():
-    """No publish of it was recorded yet, so only its object names its node."""
+    """No publish was recorded for the new attachment, so only its object names its node."""
 
     def again(world):
         world.detached()

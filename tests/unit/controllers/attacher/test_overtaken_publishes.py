@@ -72,7 +72,7 @@ def test_ma016_an_answer_to_the_next_call_does_not_end_the_first():
 def test_ma016_a_broken_stream_is_no_end_of_a_publish():
     """The status is the transport's.
 
-    The driver sent nothing and may still be working (csi_client).
+    The driver answered nothing and may still work (csi_client).
     """
     world = AttachWorld()
     broken = CsiError(

@@ -296,7 +296,10 @@ def test_a_node_that_lost_everything_is_mended(world, count):
 
 
 def test_objects_that_cannot_be_compared_hold_back_no_other(world):
-    """Each odd one is skipped; the one attachment that the driver contradicts is mended."""
+    """Each of them is skipped.
+
+    Only the attachment that the driver contradicts is published again.
+    """
     world.add_volume("no csi", csi={"driver": None, "volumeHandle": None}, nfs={"path": "/"})
     world.api.change(paths.VOLUMES, "no csi", {"spec": {"csi": None}})
     world.api.add(paths.CSI_NODES, {"metadata": {"name": "bare"}, "spec": {"drivers": None}})

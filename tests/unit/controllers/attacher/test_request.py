@@ -37,7 +37,7 @@ def published(world):
     ],
 )
 def test_access_modes(modes, abilities, wanted):
-    """A-052: The modes of the PV decide on the mode in the request."""
+    """A-052: The PV's modes and the driver's capabilities decide on the mode in the request."""
     world = AttachWorld(capabilities=abilities)
     world.add_volume(modes=modes)
     assert published(world).volume_capability.access_mode.mode == MODE.Mode.Value(wanted)
@@ -154,7 +154,10 @@ def test_volume_of_no_csi_driver():
     ],
 )
 def test_a072_calls_for_migrated_volumes_are_counted_apart(source, is_migrated):
-    """A-072, and DA-018 for inline volumes: Label `migrated` of csi_sidecar_operations_seconds."""
+    """A-072, and DA-018 for inline volumes: The metric has the label `migrated`.
+
+    The metric is csi_sidecar_operations_seconds.
+    """
     world = AttachWorld(driver=GCE_PD.driver_name)
     observe = csi_observer(world.context.metrics, lambda _: True)
 

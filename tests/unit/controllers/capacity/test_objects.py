@@ -77,7 +77,7 @@ def test_node_topology_is_present_even_if_empty():
 
 
 def test_zero_capacity_is_published():
-    """CAP-006: As recorded in cap-04."""
+    """CAP-006: The capacity is "0", as recorded in cap-04."""
     assert desired_object(PUBLISHER, ITEM, Sizes(0), "n")["capacity"] == "0"
 
 
@@ -88,7 +88,7 @@ def test_v1beta1_where_v1_is_not_served():
 
 
 def test_c089_maximum_volume_size_comes_and_goes():
-    """CAP-002, CAP-040: As recorded in cap-01 and cap-14."""
+    """CAP-002, CAP-040: The field follows the driver's answer, as recorded in cap-01 and cap-14."""
     with_maximum = published(sizes=Sizes(3 * GIB, GIB))
     assert with_maximum["maximumVolumeSize"] == "1Gi"
     without = updated_object(PUBLISHER, with_maximum, Sizes(3 * GIB))

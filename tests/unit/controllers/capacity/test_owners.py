@@ -47,7 +47,7 @@ def test_no_level_no_owner_no_question():
 
 
 def test_c110_level_0_is_the_pod():
-    """C-110: As recorded in cap-07."""
+    """C-110: The owner reference is as recorded in cap-07."""
     assert look_up(Cluster(pod()), 0) == {
         "apiVersion": "v1",
         "kind": "Pod",

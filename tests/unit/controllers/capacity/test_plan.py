@@ -42,7 +42,7 @@ def test_c087_nothing_wanted_nothing_there():
 
 
 def test_c095_objects_of_missing_classes_and_segments_go():
-    """C-095, C-109: As recorded in cap-08 and cap-11."""
+    """C-095, C-109: They are deleted, as recorded in cap-08 and cap-11."""
     objects = [stored("gone", "a", "x"), stored("s", "b", "y"), stored("s", "a", "z")]
     plan = make_plan(wanted("s", "a"), objects, PUBLISHER)
     assert names(plan.obsolete) == ["x", "y"]
@@ -51,7 +51,7 @@ def test_c095_objects_of_missing_classes_and_segments_go():
 
 
 def test_c096_objects_of_others_are_untouched():
-    """CAP-052: As recorded in cap-11."""
+    """CAP-052: An object of another manager is not deleted, as recorded in cap-11."""
     foreign = stored("gone", "a", "x")
     foreign["metadata"]["labels"]["csi.storage.k8s.io/managed-by"] = "someone"
     assert make_plan(wanted("s", ""), [foreign], PUBLISHER).obsolete == ()

@@ -112,7 +112,7 @@ def test_a_populated_kind(world, namespace):
     ],
 )
 def test_what_needs_no_populator_reads_none(world, ref):
-    """DVT-003, DVT-004, DV-002, DV-003: No source, a clone, or a restore."""
+    """DVT-003, DVT-004, DV-002, DV-003: The claim has no source, or is a clone or a restore."""
     world.add_claim(ref)
     assert world.look() == "needs no populator"
     assert (world.warnings, len(world.api.requests)) == ([], 1)

@@ -1,4 +1,4 @@
-"""Reconciles, requests and round trips to Redis per claim and per deletion, counted."""
+"""Reconciles, requests and round trips to Redis per claim and per deletion: counted, not timed."""
 
 from __future__ import annotations
 

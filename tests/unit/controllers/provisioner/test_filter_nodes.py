@@ -101,10 +101,7 @@ RACK = {"key": "rack", "operator": "In", "values": ["r1"]}
     ],
 )
 def test_nd012_who_can_reach_a_volume_acts_on_it(where, nodes):
-    """Nodes without segments and unreadable terms match.
-
-    The node's worker reads the live object.
-    """
+    """A node without segments and an unreadable term match: the worker reads the live object."""
     spec = {"nodeAffinity": where} if where is not None else {}
     entry = volume_entry(make_volume(**spec), ON_NODES)
     assert [key.driver for key in volume_keys(entry, ON_NODES)] == nodes

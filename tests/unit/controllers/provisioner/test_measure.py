@@ -25,7 +25,7 @@ STAMP, SECOND = "2026-01-02T03:04:05Z", 1767323045.0
 def test_a_claim_is_as_old_as_stamp_and_arrival_allow(noticed, begun):
     """The time stamp has whole seconds.
 
-    By itself it adds half a second to each claim on average.
+    Alone it would add half a second to each claim on average.
     """
     assert creation(STAMP, noticed) == begun
 

@@ -269,9 +269,9 @@ def test_a_later_attempt_that_is_not_sent_forgets_nothing(world):
 
 @pytest.mark.parametrize("error", [BAD, FULL], ids=["infeasible", "rescheduled"])
 def test_a_later_error_without_doubt_forgets_nothing_of_an_earlier_one(redis_client, error):
-    """COR-8: INTERNAL although the volume was made, then another error.
+    """COR-8: After INTERNAL the volume exists.
 
-    Then the claim is deleted.
+    Then another error follows and the claim is deleted.
     """
     world = CrashWorld(redis_client, has_topology=True)
     world.add_claim()
@@ -286,7 +286,10 @@ def test_a_later_error_without_doubt_forgets_nothing_of_an_earlier_one(redis_cli
 
 
 def test_a_claim_that_got_another_volume_gets_its_last_attempt(world):
-    """COR-8: After INTERNAL the claim was bound by hand, so no later reconcile would clean up."""
+    """COR-8: After INTERNAL the claim was bound by hand.
+
+    So no later reconcile would repeat the call.
+    """
     world.add_claim()
     owner = attempted(world, INTERNAL)
     world.kube.objects[CLAIM]["spec"]["volumeName"] = "by-hand"

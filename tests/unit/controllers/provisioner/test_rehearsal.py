@@ -162,10 +162,7 @@ def test_a_write_is_a_mistake_of_ours_and_reaches_nobody(api, call, arguments):
 
 
 def test_a_pass_that_has_read_nothing_remembers_nothing():
-    """This also holds for a dry run, which has no intent.
-
-    No copy, no failure and no deleted claim.
-    """
+    """A dry run has no intent either: its claim counts as existing, and as never failed."""
     fields = dict.fromkeys(("runtime", "driver", "key", "lease", "backend", "own"))
     work = ClaimWork(**fields)
     assert (work.is_orphaned, work.had_failed) == (False, False)

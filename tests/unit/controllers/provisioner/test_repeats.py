@@ -255,7 +255,10 @@ def flags_of(world, owner=None, **changes):
     "flags", [{"volume_name_prefix": "vol"}, {"volume_name_uuid_length": 1}], ids=str
 )
 def test_workers_with_other_name_flags_share_one_attempt(redis_client, flags, end, is_deleted):
-    """The intent belongs to the claim and names the volume. One volume results, and no leftover."""
+    """The intent belongs to the claim and names the volume.
+
+    So one volume is made and none is left.
+    """
     world = CrashWorld(redis_client)
     world.add_claim()
     world.storage.plans = [("after", end)]
@@ -281,9 +284,9 @@ def test_workers_with_other_name_flags_share_one_attempt(redis_client, flags, en
 def test_a_worker_dies_and_its_successor_has_another_class_and_other_names(
     redis_client, end, is_wiped, is_deleted
 ):
-    """A worker dies before each step, with a strict driver.
+    """A worker dies before each step.
 
-    One volume, or none for a deleted claim.
+    A strict driver then has one volume, or none for a gone claim.
     """
     for effect in count():
         redis_client.flushall()

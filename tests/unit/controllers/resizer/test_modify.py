@@ -111,7 +111,7 @@ def test_tr123_tr124_a_missing_class_is_waited_for():
 
 
 def test_tr125_an_infeasible_class_rests():
-    """R-114, DR-023: For the rest of the pause, without a longer back-off."""
+    """R-114, DR-023: The key waits for the rest of the pause, and its back-off doesn't grow."""
     world = wanting("b", "a")
     world.modifies({"code": "INVALID_ARGUMENT"}, {})
     outcome = world.run()

@@ -119,10 +119,7 @@ def test_mr041_growth_after_a_size_that_somebody_wrote():
 
 
 def test_a_claim_that_went_meanwhile_is_no_failure():
-    """The claim is gone when its node part is marked.
-
-    No event, and no failed attempt in the log.
-    """
+    """The claim is gone when its node part is written: no event and no logged failure result."""
     world = ResizerWorld()
 
     def goes(request):
@@ -302,7 +299,7 @@ def test_the_deadline_of_a_class_comes_before_the_controllers():
 )
 @pytest.mark.parametrize("is_static", [True, False], ids=["static", "provisioned"])
 def test_mr011_what_is_locked(modes, in_use, size, expected, is_static):
-    """MR-011: An exclusive lock on the volume also needs an exclusive lock on the handle."""
+    """MR-011: For a static volume, an exclusive lock on it also needs one on its handle."""
     world = ResizerWorld(modes=modes)
     by = {"pv.kubernetes.io/provisioned-by": world.driver_name}
     world.volume(1, annotations=None if is_static else by)

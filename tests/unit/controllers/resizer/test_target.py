@@ -34,7 +34,7 @@ PENDING = {"FileSystemResizePending": "waits"}
     ],
 )
 def test_the_target_follows_the_recorded_state(start, sizes, end):
-    """R-031, R-032, R-033, R-060: One reconcile from each state, as the specification's table."""
+    """R-031, R-032, R-033, R-060: One reconcile of each state has the specified result."""
     world = ResizerWorld()
     world.claim(*start)
     world.run()

@@ -57,9 +57,9 @@ def told() -> SnapshotWorld:
 
 
 def test_each_effect_of_a_group_is_announced():
-    """SNQ-011: First the content, then each member's pair with links in both directions.
+    """SNQ-011: The content is created first, then each member's pair, linked in both directions.
 
-    None twice.
+    No step happens twice.
     """
     world = group_world()
     add_group(world)

@@ -60,7 +60,7 @@ def given_world(content_class: str | None = "c1", **ref: Any) -> SnapshotWorld:
     ("step", "held"), [("create-content", {"pvc:ns/p", "pv1"}), ("write-status", {"pv1"})]
 )
 def test_a_claims_lock_is_given_back_once_the_content_exists(step, held):
-    """SNQ-003, SNC-061: Until the content exists, only the lock shows that the claim is needed."""
+    """SNQ-003, SNC-061: The lock is needed until the content exists and the snapshot counts."""
     world = new_world()
     seen: dict[str, set[str]] = {}
     reach = world.steps.reach

@@ -115,7 +115,7 @@ def test_a_list_of_snapshots_keeps_what_it_contains():
 
 @pytest.mark.parametrize("is_late", [False, True])
 def test_only_bound_snapshots_can_be_misbound(is_late):
-    """SNC-055 at the start: Not a snapshot held by others, nor one that becomes ready later."""
+    """SNC-055 at the start: Snapshots held by others, or ready only later, don't count."""
     one = SnapshotControllerRules()
     others = snapshot(metadata=GOING | {"finalizers": ["other"]})
     assert listed(one, paths.SNAPSHOTS, *([] if is_late else [others])) == []
@@ -372,7 +372,7 @@ HANDLES = {"groupSnapshotHandles": {"volumeGroupSnapshotHandle": "gx"}}
     ],
 )
 def test_group_contents_with_work_of_their_own(body, has_work):
-    """SNC-073 for groups: A content without exactly one source, or without its finalizer."""
+    """SNC-073 for groups: It needs work without exactly one source, or without its finalizer."""
     one = SnapshotControllerRules()
     assert seen(one, paths.GROUP_SNAPSHOT_CONTENTS, body) == [GROUP_BINDING] * has_work
     assert all_keys(one) == [GROUP_BINDING] * has_work

@@ -211,7 +211,7 @@ def test_a_content_that_goes_in_a_gap_is_told_as_one_that_goes_by_an_event(is_re
 def test_a_content_that_is_another_snapshots_now_wakes_the_one_that_had_it(change):
     """SNC-055: It was recreated during a gap or changed by hand.
 
-    Csi-fleet's binding adds no key.
+    csi-fleet's own binding of a content adds no key.
     """
     one = SnapshotControllerRules()
     assert listed(one, paths.SNAPSHOTS, snapshot(**SETTLED)) == []

@@ -218,7 +218,7 @@ def test_snt027_retain_has_no_bound_finalizer_until_the_policy_changes():
     ],
 )
 def test_the_status_table(old, new, expected):
-    """SNC-070: Each row of the status table."""
+    """SNC-070: Each row of the status table has its result."""
     snapshot = {"metadata": {"name": "s"}, **({"status": old} if old is not None else {})}
     content = content_body(status=new)
     assert snapshot_status(snapshot, content, bound_field=FIELD) == expected

@@ -1,7 +1,7 @@
 """SND-006: A content that is to be deleted doesn't stay in Terminating until the next resync.
 
-A worker dies between the status and the annotation. The next reconcile completes the creation, and
-its own writes add no key.
+A worker died between writing the status and removing the annotation. The next reconcile removes the
+annotation and so frees the content, but the watcher ignores that write.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def test_a_snapshot_deleted_between_status_and_annotation_goes_by_itself(how):
     else:
         api = life.world.api
         away = Unreachable("no answer")
-        # the next write after the status is the annotation's
+        # The next write after the status is the annotation's.
         api.before("patch", "snapcontent-u1/status", lambda: api.fail("patch", "snapcontent", away))
         with pytest.raises(Unreachable):
             life.world.run_content()

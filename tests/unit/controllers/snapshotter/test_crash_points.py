@@ -189,10 +189,7 @@ def test_death_and_the_object_is_removed_by_force(plans):
 
 @pytest.mark.parametrize("plans", PLANS.values(), ids=PLANS)
 def test_death_and_a_reported_snapshot_stays(plans):
-    """A reconcile later the object is removed by force.
-
-    The intent of the call then has no effect.
-    """
+    """The object is removed by force after another reconcile; then the intent has no effect."""
     for life in lives(plans):
         if "snapshotHandle" not in (life.world.content().get("status") or {}):
             continue

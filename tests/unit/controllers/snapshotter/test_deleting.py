@@ -139,7 +139,7 @@ def test_a_given_snapshot_that_is_not_ready_is_polled():
 
 
 def test_snt073_others_contents_are_ignored():
-    """SNS-003: Another driver, a class of another driver, or no source at all."""
+    """SNS-003: The content has another driver, a class of another driver, or no source at all."""
     other = {"driver": "other.test"}
     assert not is_ours(content_body(spec=other), None, DRIVER)
     assert not is_ours(content_body(), other, DRIVER)

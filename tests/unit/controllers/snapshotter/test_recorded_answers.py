@@ -50,9 +50,9 @@ def test_an_orphan_whose_first_deletion_failed_leaks_when_its_volume_goes():
 
 
 def test_what_a_last_call_found_leaks_when_its_volume_goes():
-    """INTERNAL, then the user deletes.
+    """The last call of the deletion finds the snapshot, but DeleteSnapshot gets no answer.
 
-    The last call finds it, but DeleteSnapshot gets no answer.
+    The first call ended with INTERNAL.
     """
     life = Life([("after", CsiError(errors.INTERNAL, "told to fail"))])
     volume_goes = source_first(life)

@@ -70,9 +70,9 @@ def rules(queue: str = DRIVER) -> SnapshotterRules:
 
 
 def item(names: Names, words: str = "", *, name: str = "c", status: Any = None) -> Any:
-    """Return a content as `words` says.
+    """Return a content with the properties in `words`.
 
-    Given, unbound, going, created, deleted, member, c2, other.
+    The words are: given, unbound, going, created, deleted, member, c2, other.
     """
     said = words.split()
     notes = {names.created: "created" in said, names.deleted: "deleted" in said}
