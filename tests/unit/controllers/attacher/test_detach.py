@@ -47,10 +47,7 @@ def test_ta050_unpublish_then_the_finalizer(world):
 
 
 def test_these_are_all_requests_of_a_detach(world):
-    """Issue 60: csi-attacher sends a patch and a status patch.
-
-    Csi-fleet may send one request more.
-    """
+    """Issue 60: csi-attacher sends a patch and a status patch, and csi-fleet may send one more."""
     world.run(deleted(world))
     requests = [(one.verb, one.path) for one in world.api.requests]
     assert requests == [("get", VA), ("get", "persistentvolumes/pv1"), ("patch", VA)]

@@ -67,7 +67,7 @@ FLAG_TABLE = {
 
 
 def test_a100_flags():
-    """A-100: The flags of external-attacher v4.11, and csi-fleet's own, which `--help` marks."""
+    """A-100: The flags are external-attacher v4.11's and csi-fleet's own, marked in `--help`."""
     assert {
         flag.name: (
             flag.default,

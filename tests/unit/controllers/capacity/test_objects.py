@@ -297,7 +297,7 @@ def test_topology_of_an_empty_segment_is_sent_empty():
 
 @pytest.mark.parametrize("always", [False, True])
 def test_cap011_driver_without_topology(always):
-    """CAP-011: left out, with a switch to do as the reference does; recorded cap-12."""
+    """CAP-011: Topology is only sent if a switch restores csi-provisioner's behaviour (cap-12)."""
     request = capacity_request(
         {"parameters": None}, (), has_topology=False, always_send_topology=always
     )

@@ -329,10 +329,7 @@ def test_issue_1449_claim_and_source_snapshot_gone_while_in_background(redis_cli
 
 
 def test_d046_a_claim_that_lives_waits_for_its_source(redis_client):
-    """As with csi-provisioner (golden case clone-12), the driver isn't called.
-
-    An event says why.
-    """
+    """As with csi-provisioner (golden case clone-12), an event says why no call is made."""
     world = CrashWorld(redis_client)
     restore(world)
     world.storage.plans = [("after", TIMEOUT)]

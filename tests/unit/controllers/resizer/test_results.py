@@ -119,7 +119,7 @@ def test_mr041_growth_after_a_size_that_somebody_wrote():
 
 
 def test_a_claim_that_went_meanwhile_is_no_failure():
-    """The claim is gone when its node part is written: no event and no logged failure result."""
+    """The claim is gone when its node part is written, so no failure is reported or logged."""
     world = ResizerWorld()
 
     def goes(request):

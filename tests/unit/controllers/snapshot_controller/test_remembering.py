@@ -149,7 +149,7 @@ def test_a_content_that_lacks_its_finalizer_is_told_each_time():
     ],
 )
 def test_more_contents_with_work_of_their_own(body, has_work):
-    """SNC-073 (1), (2): A content without exactly one source, or without its finalizer."""
+    """SNC-073 (1), (2): A content without exactly one source or its finalizer gets a key."""
     one = SnapshotControllerRules()
     assert seen(one, paths.SNAPSHOT_CONTENTS, body) == [BINDING] * has_work
 
@@ -227,7 +227,7 @@ def test_a_policy_that_changes_before_anything_was_told():
     ],
 )
 def test_whom_a_default_class_wakes(class_name, status, is_woken):
-    """SND-029: Snapshots that failed without a content, with this class or without one."""
+    """SND-029: Snapshots that failed without a content, of this class or none, get a key."""
     one = SnapshotControllerRules()
     seen(
         one, paths.SNAPSHOTS, snapshot(spec={"volumeSnapshotClassName": class_name}, status=status)
@@ -372,7 +372,7 @@ HANDLES = {"groupSnapshotHandles": {"volumeGroupSnapshotHandle": "gx"}}
     ],
 )
 def test_group_contents_with_work_of_their_own(body, has_work):
-    """SNC-073 for groups: It needs work without exactly one source, or without its finalizer."""
+    """SNC-073 for groups: A content without exactly one source or its finalizer gets a key."""
     one = SnapshotControllerRules()
     assert seen(one, paths.GROUP_SNAPSHOT_CONTENTS, body) == [GROUP_BINDING] * has_work
     assert all_keys(one) == [GROUP_BINDING] * has_work

@@ -305,10 +305,7 @@ def test_only_a_content_that_is_wanted_gone_comes_back_at_once(going):
     ],
 )
 def test_what_a_last_question_proves(known, answer, ends, flags):
-    """A failed call proves nothing about an earlier open call.
-
-    A full pool nothing about a failed one.
-    """
+    """After an open call a failed call proves nothing, nor a full pool after a failed call."""
     world = SnapshotWorld()
     world.add_content()
     world.api.drop(paths.SNAPSHOT_CONTENTS, CONTENT)
