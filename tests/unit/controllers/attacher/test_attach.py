@@ -283,7 +283,7 @@ def test_ta024_driver_refuses(world):
 
 
 def test_ta025_full_node_is_told_by_its_code(world):
-    """A-121: The scheduler reads the code of a full node from the status."""
+    """A-121: The error in the status has the driver's code."""
     fail(world, "RESOURCE_EXHAUSTED")
     world.run(world.add_attachment())
     assert world.status()["attachError"]["errorCode"] == 8

@@ -124,7 +124,7 @@ def test_error_is_quoted_with_its_age():
 
 
 def test_volume_removed_by_force_needs_a_person():
-    """DA-006: Without a record only a person can end it."""
+    """DA-006: Without a record only an administrator can end the detach."""
     message = 'persistentvolume "pv1" not found'
     state = KeyState(KEY, NOW, fails=1, memo='{"reason":"volume-missing"}')
     given = facts(attachment(deleted=True, detachError=error(message)), state=state)
@@ -243,7 +243,7 @@ def test_facts_of_a_driver_that_nobody_serves(asked):
 def test_a_driver_whose_workers_do_not_attach(asked):
     """The driver is half migrated.
 
-    Csi-fleet provisions its volumes, the Go attacher attaches them.
+    csi-fleet provisions its volumes, and its Go attacher still runs.
     """
     world = AttachWorld()
     world.add_attachment("va")

@@ -220,7 +220,7 @@ def test_deadline_of_the_volumes_class(world, class_name, seconds):
 
 @pytest.mark.parametrize("is_deleting", [False, True], ids=["attach", "detach"])
 def test_each_failure_stands_in_the_trail(world, is_deleting):
-    """`explain` shows its timeline, even if the status could not be written."""
+    """`explain` builds its timeline from these errors, even if the status could not be written."""
     refusal = [{"code": "INTERNAL", "message": "boom", "times": 2}]
     world.client.respond(dict.fromkeys(("ControllerPublishVolume",), refusal))
     world.client.respond(dict.fromkeys(("ControllerUnpublishVolume",), refusal))

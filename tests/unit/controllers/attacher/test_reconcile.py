@@ -267,7 +267,7 @@ def test_ta105_mark_of_an_attachment_that_was_made_again(world):
 
 
 def test_da012_too_many_differences(world):
-    """DA-012, MA-040: Such a list is more likely wrong than all volumes are detached."""
+    """DA-012, MA-040: A wrong list is more likely than the detach of all volumes."""
     on_nodes(world, 21)
     listing(world)
     assert world.compare().reason == "too many differences"

@@ -154,7 +154,7 @@ def test_volume_of_no_csi_driver():
     ],
 )
 def test_a072_calls_for_migrated_volumes_are_counted_apart(source, is_migrated):
-    """A-072, and DA-018 for inline volumes: The metric has the label `migrated`.
+    """A-072, and DA-018 for inline volumes: The label `migrated` of the metric is set.
 
     The metric is csi_sidecar_operations_seconds.
     """

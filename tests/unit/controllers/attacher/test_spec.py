@@ -167,7 +167,7 @@ def test_unknown_gate(controllers, is_refused):
 
 
 def test_a110_permissions():
-    """A-077, A-110: Only csi-attacher's and those for events; secrets are a feature."""
+    """A-077, A-110: They are csi-attacher's and those for events; secrets are a feature."""
     base = {(one.group, name): one.verbs for one in SPEC.permissions if not one.feature
             for name in one.resources}  # fmt: skip
     assert base == {

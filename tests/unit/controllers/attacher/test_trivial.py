@@ -30,7 +30,7 @@ def test_ta085_marked_attached_without_a_call(world):
 
 
 def test_ta086_attached_false_written_later(world):
-    """TA-085 and TA-086: Both kinds of drivers that cannot attach."""
+    """TA-085 and TA-086 run with both kinds of drivers that cannot attach."""
     key = world.add_attachment()
     world.run(key)
     world.api.change(paths.ATTACHMENTS, "pv1-node1", {"status": {"attached": False}})
@@ -39,7 +39,7 @@ def test_ta086_attached_false_written_later(world):
 
 
 def test_errors_and_metadata_of_better_times_go(world):
-    """A-075: As csi-attacher, which writes the full result of an attach without a call."""
+    """A-075: csi-attacher too writes the full result of an attach without a call."""
     error = {"time": "2026-01-01T00:00:00Z", "message": "boom"}
     world.run(world.add_attachment(attachError=error, attachmentMetadata={"a": "b"}))
     assert world.status() == {"attached": True}

@@ -74,7 +74,10 @@ def test_these_are_all_requests_of_an_attach():
 
 @pytest.mark.parametrize(("verb", "path"), REQUESTS)
 def test_nothing_stays_published_whenever_it_goes(verb, path):
-    """DA-033: Before each request; then the key is reconciled again, as after any event."""
+    """DA-033: It vanishes before a request.
+
+    Then the key is reconciled again, as after any event.
+    """
     world = new_world()
     key = world.add_attachment()
     world.api.before(verb, path, lambda: drop(world))
@@ -125,7 +128,7 @@ def test_the_detach_is_tried_five_times_and_then_told(failures):
 @pytest.mark.parametrize(("timeout_seconds", "tries"), [(15.0, 5), (300.0, 1), (3600.0, 1)])
 @pytest.mark.parametrize("answer", [LATE, AWAY], ids=str)
 def test_a_driver_that_hangs_holds_no_pass_for_too_long(clock, answer, timeout_seconds, tries):
-    """MA-016: Nor is it called while a publish with unknown outcome may still run."""
+    """MA-016: The driver isn't called either while a publish with unknown outcome may run."""
     world = new_world(timeout_seconds)
     begun: list[float] = []
 
@@ -202,7 +205,7 @@ def test_a_request_that_fails_beside_it_hides_nothing(verb, path, error):
 @pytest.mark.parametrize("times", [1, 2, 100])
 @pytest.mark.parametrize("answer", [{}, LATE], ids=str)
 def test_redis_that_is_away_for_the_mark_hides_nothing(monkeypatch, answer, times):
-    """The same if Redis is full: the key's state that the watcher dropped would be new data."""
+    """The same holds if Redis is full: key state that the watcher dropped would be new data."""
     world = new_world()
 
     def gone(_request):

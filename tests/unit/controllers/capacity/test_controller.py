@@ -88,7 +88,7 @@ def test_it_is_ready_once_it_is_built(redis_client):
 
 
 def test_what_it_asks_of_the_engine():
-    """No locks, no period of its own, and a limit of `--capacity-threads` calls."""
+    """It takes no locks, has no period, and makes at most `--capacity-threads` calls at once."""
     one = driver(threads=7)
     key = capacity_key(one.queue_name, "poll")
     context: Any = SimpleNamespace(parts={})

@@ -64,7 +64,7 @@ def test_c088_object_content():
 
 
 def test_c090_no_owner():
-    """CAP-002: This is level -1."""
+    """CAP-002: Level -1 adds no owner."""
     body = desired_object(PUBLISHER, ITEM, Sizes(GIB), "n")
     assert "ownerReferences" not in body["metadata"]
 
@@ -182,7 +182,7 @@ def test_selectors_are_compared_without_order():
 
 
 def test_match_expressions_are_not_ours():
-    """CAP-051: Their content does not matter."""
+    """CAP-051: The publisher never writes match expressions, so such an object is not its own."""
     existing = published()
     existing["nodeTopology"]["matchExpressions"] = [{"key": "a", "operator": "Exists"}]
     assert item_of(existing) is None
@@ -354,7 +354,7 @@ def test_cap004_two_long_names_are_cut_to_a_label_s_length(base, suffix, length)
 
 
 def test_labels_that_are_null_are_no_labels():
-    """The API server answers so for an object without labels."""
+    """The API server returns null for an object without labels."""
     existing = published()
     existing["metadata"]["labels"] = None
     assert not PUBLISHER.manages(existing)
@@ -370,7 +370,7 @@ def test_null_owners_are_no_owners():
 
 
 def test_the_owners_that_are_there_are_not_written_again():
-    """CAP-061: If the own reference is among them, or none is configured, nothing changes."""
+    """CAP-061: Nothing changes if the publisher's owner is among them, or if it has none."""
     existing = published(OWNED)
     existing["metadata"]["ownerReferences"] = [OTHER, POD]
     assert updated_object(OWNED, existing, Sizes(GIB)) is None

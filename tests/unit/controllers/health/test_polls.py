@@ -294,7 +294,7 @@ def test_vh023_an_unknown_type_keeps_nothing(capabilities):
 
 @BOTH
 def test_vh032_a_dropped_field_is_noticed(capabilities):
-    """VHD-002, VHD-012: One write, then none for half an hour; events show the changes."""
+    """VHD-002, VHD-012: One write is tried, then none for half an hour; events show the changes."""
     world = HealthWorld(*capabilities, is_dropped=True)
     world.report(a=[SLOW], b=[SLOW])
     world.poll()

@@ -81,7 +81,7 @@ def test_rules_and_rehearsals_know_how_the_driver_provisions(has_topology):
 
 
 def test_a_driver_that_cannot_create_is_served_all_the_same():
-    """An event on each claim then says what the driver cannot do."""
+    """An event on each claim says what the driver cannot do."""
     assert CONTROLLER.serves(World(controller=frozenset()).driver) is True
 
 

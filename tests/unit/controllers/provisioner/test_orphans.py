@@ -252,7 +252,7 @@ def test_claim_and_attributes_class_are_deleted(world):
 
 
 def test_a_later_attempt_that_is_not_sent_forgets_nothing(world):
-    """COR-8: INTERNAL although the volume was made; then the class gets invalid parameters."""
+    """COR-8: The driver answers INTERNAL but made the volume; then the class becomes invalid."""
     world.add_claim()
     owner = attempted(world, INTERNAL)
     world.now_ms += 2000
@@ -269,10 +269,7 @@ def test_a_later_attempt_that_is_not_sent_forgets_nothing(world):
 
 @pytest.mark.parametrize("error", [BAD, FULL], ids=["infeasible", "rescheduled"])
 def test_a_later_error_without_doubt_forgets_nothing_of_an_earlier_one(redis_client, error):
-    """COR-8: After INTERNAL the volume exists.
-
-    Then another error follows and the claim is deleted.
-    """
+    """COR-8: INTERNAL although the volume exists is followed by another error and the deletion."""
     world = CrashWorld(redis_client, has_topology=True)
     world.add_claim()
     owner = attempted(world, INTERNAL)
@@ -286,10 +283,7 @@ def test_a_later_error_without_doubt_forgets_nothing_of_an_earlier_one(redis_cli
 
 
 def test_a_claim_that_got_another_volume_gets_its_last_attempt(world):
-    """COR-8: After INTERNAL the claim was bound by hand.
-
-    So no later reconcile would repeat the call.
-    """
+    """COR-8: It was bound by hand after INTERNAL, so no later reconcile would repeat the call."""
     world.add_claim()
     owner = attempted(world, INTERNAL)
     world.kube.objects[CLAIM]["spec"]["volumeName"] = "by-hand"

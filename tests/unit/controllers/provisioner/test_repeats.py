@@ -255,10 +255,7 @@ def flags_of(world, owner=None, **changes):
     "flags", [{"volume_name_prefix": "vol"}, {"volume_name_uuid_length": 1}], ids=str
 )
 def test_workers_with_other_name_flags_share_one_attempt(redis_client, flags, end, is_deleted):
-    """The intent belongs to the claim and names the volume.
-
-    So one volume is made and none is left.
-    """
+    """The intent belongs to the claim and names the volume, so only one volume is ever made."""
     world = CrashWorld(redis_client)
     world.add_claim()
     world.storage.plans = [("after", end)]

@@ -129,7 +129,7 @@ def test_r105_a_class_that_was_taken_back_is_tidied_once(conditions, expected):
     ],
 )
 def test_r114_only_the_class_that_was_infeasible_rests(start, result, age, expected):
-    """R-114, DR-023: For the rest of the pause, if both the claim and the key's state show it."""
+    """R-114, DR-023: It waits for the rest of the pause if claim and key state both show it."""
     spec, state, target = start.split()
     call = Call("b", result, NOW - age)
     assert plan(*views(spec, "a", state, target), call) == expected

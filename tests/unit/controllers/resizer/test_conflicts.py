@@ -10,7 +10,7 @@ CONFLICT = ConflictError(409, "Conflict", "the object has been modified")
 
 
 def test_tr060_a_conflict_before_the_call_is_looked_at_anew():
-    """DR-014, DR-028: No failure and no event; the user's change in the meantime counts."""
+    """DR-014, DR-028: It causes no failure and no event, and the user's change counts."""
     world = ResizerWorld()
     world.claim(2, 1)
     world.api.before("patch", STATUS, lambda: world.resize(3))

@@ -34,7 +34,7 @@ def attached(world, volume=VOLUME):
 
 
 def test_tr100_a_refused_volume_in_use_is_not_asked_for_again():
-    """R-080, R-082: An event, an error and a back-off; the status already says in progress."""
+    """R-080, R-082: Event, error and back-off follow; the status already says in progress."""
     world = marked()
     world.pod()
     outcome = world.run()

@@ -132,7 +132,7 @@ def test_what_is_over_is_forgotten(has_failed):
 
 
 def test_mr040_a_volume_that_changed_meanwhile_is_read_again():
-    """MR-040, DR-014: No second call and no failure; the other program's change stays."""
+    """MR-040, DR-014: The call isn't repeated, and the other program's change stays."""
     world = wanting(2, 1)
     labels = {"metadata": {"labels": {"a": "b"}}}
     world.api.before("patch", VOLUME, lambda: world.api.change(paths.VOLUMES, VOLUME, labels))

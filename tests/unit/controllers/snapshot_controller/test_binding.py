@@ -170,7 +170,7 @@ def test_snt035_a_content_of_an_earlier_snapshot_of_the_name():
 
 
 def test_a_content_wakes_its_snapshot():
-    """SNC-073 (5), SNC-075: Only if there is something to copy (SND-016)."""
+    """SNC-073 (5), SNC-075: It adds the key only if there is something to copy (SND-016)."""
     world = new_world()
     world.run_snapshot()
     world.run_binding()

@@ -236,7 +236,7 @@ def test_a_ready_node(conditions, expected):
     ],
 )
 def test_which_node_takes_it(ready, driver_on, chosen):
-    """SNC-080, SND-030: Preferred are ready nodes with the driver, then ready nodes, then any.
+    """SNC-080, SND-030: Ready nodes with the driver come first, then ready nodes, then any node.
 
     Among equal nodes the first name wins; the API server lists c first.
     """

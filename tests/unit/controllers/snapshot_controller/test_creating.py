@@ -64,7 +64,7 @@ def test_snt001_a_new_snapshot_is_bound_in_one_pass():
 
 
 def test_the_content_has_its_finalizer_from_the_start():
-    """SND-002: So the content cannot vanish before the sidecar first reads it."""
+    """SND-002: The content then cannot vanish before the sidecar first reads it."""
     world = new_world()
     world.run_snapshot()
     assert world.content()["metadata"]["finalizers"] == [k.FINALIZER_CONTENT]

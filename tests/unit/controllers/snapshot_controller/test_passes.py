@@ -348,7 +348,7 @@ def test_its_content_is_looked_for_at_growing_times(monkeypatch):
 
 @pytest.mark.parametrize("state", ["there", "gone too", "given"])
 def test_one_look_is_enough_when_it_tells(monkeypatch, state):
-    """One read also shows that nothing is left; a pre-provisioned content is not deleted."""
+    """One read is enough, also if nothing has to be deleted; a pre-provisioned content stays."""
     world = Vanishing(monkeypatch)
     handle = {"spec": {"source": {"snapshotHandle": "sx", "volumeHandle": None}}}
     happens = {

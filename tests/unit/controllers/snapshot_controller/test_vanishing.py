@@ -65,7 +65,7 @@ def before(world: SnapshotWorld, verb: str, path: str, earlier: int) -> None:
     ("policy", "verb", "path", "earlier"), [*requests("Delete"), *requests("Retain")]
 )
 def test_no_content_is_left_whenever_it_goes(policy, verb, path, earlier):
-    """SND-041: Before each request; with policy Retain the content stays, as after any deletion."""
+    """SND-041: It vanishes before each request; with policy Retain the content stays as usual."""
     world = new_world(policy)
     before(world, verb, path, earlier)
     world.run_snapshot()

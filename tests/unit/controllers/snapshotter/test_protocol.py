@@ -136,7 +136,7 @@ def test_a_resync_names_whatever_is_undecided():
 
 
 def test_a_conflict_is_read_and_decided_again():
-    """SNQ-006, SNA-011: No event, no back-off; the other program's change stays."""
+    """SNQ-006, SNA-011: It causes no event or back-off, and the other program's change stays."""
     world = SnapshotWorld()
     world.add_content()
     world.client.respond({"CreateSnapshot": [CUT]})

@@ -64,7 +64,7 @@ def test_a_retained_snapshot_outlives_a_death_after_its_finalizer():
 
 
 def test_a_retained_snapshot_outlives_a_redis_that_is_away_twice():
-    """The same without a death: Redis fails both times that the intent should be dropped."""
+    """No process dies here: Redis fails both times that the intent should be dropped."""
     life = new_life("Retain")
     mark, refused = life.world.queue.mark, [False]
 

@@ -84,7 +84,7 @@ def test_leader_election_alone_and_nodes_alone_are_fine():
 
 @pytest.mark.parametrize("groups", [True, False])
 def test_as_many_passes_at_once_as_threads(groups):
-    """Each kind is limited to --worker-threads; groups have no limit if they are switched off."""
+    """Each kind has a limit of --worker-threads; switched-off groups have a limit of 0."""
     world = SnapshotWorld(groups=groups, worker_threads=4)
     wanted = {"contents": 4, "group-contents": 4 if groups else 0}
     assert CONTROLLER.limits(world.driver) == wanted

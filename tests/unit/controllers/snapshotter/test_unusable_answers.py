@@ -40,10 +40,7 @@ def deletes(world: SnapshotWorld) -> None:
 
 @pytest.mark.parametrize("answer", NAMELESS.values(), ids=NAMELESS)
 def test_a_snapshot_without_an_id_is_not_ready_and_is_found_again(answer):
-    """BUG-2: The status states the error.
-
-    The next call finds the snapshot, and it can be deleted.
-    """
+    """BUG-2: The status states the error; a second call finds the snapshot for its deletion."""
     world = SnapshotWorld()
     world.add_content()
     world.client.respond({"CreateSnapshot": [answer, CUT]})

@@ -85,7 +85,7 @@ def test_no_snapshot_is_left_whenever_it_goes(number, answer, monkeypatch):
 def test_a_reported_snapshot_stays_whenever_its_content_goes(
     dies, number, answer, goes, monkeypatch
 ):
-    """Or a new content has the same name by then, which gets its own snapshot."""
+    """The content is gone, or a new content has its name, which gets its own snapshot."""
     world = new_world({"snapshot": {"snapshot_id": "sh"}}, answer)
     world.steps.dies_before = dies
     with suppress(Death):
