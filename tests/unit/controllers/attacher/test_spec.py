@@ -189,7 +189,7 @@ def test_a112_names_of_the_work_queues():
 
 
 def test_a030_limits():
-    """A-030, DA-023: Each queue has the worker threads; detaches are separate from attaches."""
+    """A-030, DA-023: Each queue is limited to the worker threads; detaches have their own queue."""
     world = AttachWorld(worker_threads=7)
     limits = CONTROLLER.limits(world.driver)
     assert limits == {

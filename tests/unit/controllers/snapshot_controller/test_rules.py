@@ -136,7 +136,7 @@ def test_a_policy_that_becomes_delete():
 
 
 def test_contents_with_work_of_their_own():
-    """SNC-073: It has no finalizer, is invalid, or was deleted by hand with its snapshot."""
+    """SNC-073: It has no finalizer, is invalid, or is deleted, perhaps with its snapshot."""
     one = SnapshotControllerRules()
     assert seen(one, paths.SNAPSHOT_CONTENTS, content_body()) == []
     bare = content_body(metadata={"finalizers": []})
