@@ -223,7 +223,7 @@ def test_deadlines_are_the_controllers_own():
     ],
 )
 def test_mr012_each_operation_has_its_own_limit(limits, size, places):
-    """MR-012: In the shared driver queue, the operation with the lower limit has only its slots."""
+    """MR-012: In the shared driver queue, the operation with the lower limit takes a slot."""
     world = ResizerWorld()
     world.driver.limits = limits
     world.attributes_class("b", iops="4567")

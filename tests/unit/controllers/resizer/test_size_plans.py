@@ -182,7 +182,7 @@ def test_r034_only_the_size_that_was_infeasible_rests(start, call, expected):
     ],
 )
 def test_mr031_when_a_full_storage_is_believed(spec, seconds, call, size):
-    """MR-031: Three answers in a row, a lower size, and twice the timeout without a call."""
+    """MR-031: It takes three answers in a row, a lower size, and two timeouts without a call."""
     policy = Policy(exhausted_seconds=seconds)
     found = plan((spec, 3, 10, "C-IP", 3), call=call, policy=policy)
     assert found == grow(size, is_new=size == 5)
