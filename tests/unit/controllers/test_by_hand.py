@@ -1,4 +1,4 @@
-"""What no generator writes for a controller: each place that must name it does."""
+"""Files that no generator writes for a controller name every controller."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def text(path: str) -> str:
 
 @every
 def test_its_go_programs_name_starts_it(spec):
-    """As a command, as a file of the image, and as a target of the image."""
+    """The program is a command, a link in the image and a build target of the image."""
     assert spec.program in SIDECARS
     dockerfile = text("Dockerfile")
     links = re.search(r"for program in (.*?);", dockerfile, re.DOTALL)
@@ -34,7 +34,7 @@ def test_its_go_programs_name_starts_it(spec):
 
 @every
 def test_it_can_be_installed(spec):
-    """The provisioner's rights are the base."""
+    """The provisioner's permissions are in the base, so it has no component."""
     schema = json.loads(text("k8s/chart/values.schema.json"))["properties"]
     assert spec.name in schema["controllers"]["items"]["enum"]
     assert spec.name in text("k8s/chart/values.yaml").partition("\ncontrollers:")[0]
@@ -57,5 +57,5 @@ def test_pages_for_readers_name_it(spec, page, words):
 
 @pytest.mark.parametrize("spec", WHOLE[1:], ids=lambda spec: spec.name)
 def test_the_page_about_installing_has_its_component(spec):
-    """All but the provisioner, whose rights are the base."""
+    """The provisioner is the exception, because its permissions are in the base."""
     assert f"| controller-{spec.name} |" in text("docs/install.md")

@@ -1,4 +1,4 @@
-"""The one list of controllers, and what is derived from it."""
+"""The controller registry, and what is derived from it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_mistaken_choice_is_one_clear_line(text, message):
 
 @pytest.mark.parametrize("name", [spec.name for spec in catalogue.SPECS])
 def test_what_runs_a_controller_is_complete(name):
-    """Its limits name all of its kinds; its spec is the catalogue's."""
+    """The limits name all of the controller's kinds, and its spec is in the registry."""
     controller = load(name)
     assert controller.spec in catalogue.SPECS
 
@@ -49,7 +49,7 @@ def test_names_of_kinds_tasks_and_work_queues_are_unique():
 
 
 def test_the_list_is_light():
-    """The watcher imports it: no gRPC, no Celery, no Redis."""
+    """The watcher imports the registry, which must not import gRPC, Celery or Redis."""
     code = (
         "import sys; from workers.config.load import parse; "
         "print({'grpc', 'celery', 'redis', 'google.protobuf'} & set(sys.modules))"
@@ -68,7 +68,7 @@ def test_the_list_is_light():
     ],
 )
 def test_a_sidecars_command_is_its_controller_alone(arguments, environ, command, monkeypatch):
-    """The image in place of the Go one, with unchanged arguments."""
+    """The image replaces the Go sidecar's image with unchanged arguments."""
     monkeypatch.delenv("CSI_FLEET_REDIS_URL", raising=False)
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
@@ -82,7 +82,7 @@ def test_our_own_commands_stay_ours():
 
 @pytest.mark.parametrize("spec", catalogue.SPECS, ids=lambda spec: spec.name)
 def test_a_part_explains_nothing_by_itself(spec):
-    """`explain` asks every controller that has something to say."""
+    """`explain` calls every controller that has an explainer."""
     assert (catalogue.explainer(spec.name) is None) == bool(spec.part_of)
 
 
@@ -101,7 +101,7 @@ def test_a_part_explains_nothing_by_itself(spec):
     ],
 )
 def test_programs_that_are_stood_in_for(program, name):
-    """Each Go program is one controller; no part is one by itself."""
+    """Each Go program corresponds to one controller; a part has no program."""
     found = catalogue.program(program)
     assert (found.name if found else None) == name
 
@@ -123,14 +123,14 @@ def test_programs_that_are_stood_in_for(program, name):
     ],
 )
 def test_a_lease_holds_the_kinds_of_its_controller_and_parts(name, kinds):
-    """A-007: whoever leads a driver's sidecar leads these lanes, no others."""
+    """A-007: The Lease of a driver's sidecar covers these driver queues and no others."""
     (spec,) = catalogue.specs([name])
     assert catalogue.kinds_with_parts(spec) == kinds
     assert set(kinds) <= set(catalogue.driver_kinds())
 
 
 def test_controllers_by_their_names():
-    """In the catalogue's order; what is not there is left out."""
+    """The order is the registry's; unknown names are ignored."""
     found = catalogue.specs(["attacher", "capacity", "nobody"])
     assert [spec.name for spec in found] == ["capacity", "attacher"]
     assert catalogue.specs([]) == ()
@@ -147,7 +147,7 @@ def test_controllers_by_their_names():
     ],
 )
 def test_chosen_controllers_bring_their_parts(text, names):
-    """A part cannot be chosen, nor left behind."""
+    """A part can be neither chosen nor left out."""
     assert [spec.name for spec in catalogue.choose(text)] == names
 
 
@@ -157,7 +157,7 @@ def test_a_part_is_no_choice():
 
 
 def test_the_lane_of_each_driver_call():
-    """Limits and deadlines are told per operation; a lane is where they hold."""
+    """Limits and timeouts are set per operation and apply to that operation's driver queue."""
     assert catalogue.lanes() == {
         "create": "claims",
         "delete": "volumes",
@@ -175,7 +175,7 @@ def test_the_lane_of_each_driver_call():
 
 
 def test_gates_are_those_of_the_go_programs():
-    """F-003, A-101, R-121, SNC-100, SNS-100: name, stage and default."""
+    """F-003, A-101, R-121, SNC-100, SNS-100: Each gate has the same name, stage and default."""
     groups = {("CSIVolumeGroupSnapshot", "GA", True)}
     assert {
         spec.name: found

@@ -1,7 +1,7 @@
-"""A new controller costs one folder and one line in the catalogue; everything else follows.
+"""A new controller needs one folder and one line in the registry; the rest is derived.
 
-The folder is `tests/support/dummy/echo`; `probe.py` puts it into the catalogue of a process of its
-own and asks for everything that is derived from specs.
+The folder is `tests/support/dummy/echo`. `probe.py` adds it to the registry of a separate process
+and returns everything that is derived from specs.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from workers.queue.keys import Key
 from workers.queue.kinds import place_of
 
 ROOT = Path(__file__).parents[3]
-# Where a kind's name may stand: where it is built, and the rest is told in KNOWN.
+# Where a kind's name may be written: where it is defined. KNOWN lists the exceptions.
 HOMES = (
     "workers/controllers/",
     "workers/queue/keys.py",
-    # Names of Redis keys and of the catalog's parts, not kinds of key.
+    # Names of Redis keys and of parts of the shared cache, not kinds of key.
     "workers/queue/names.py",
     "workers/queue/catalogkinds.py",
 )
-# Words that are kinds of key by chance: Redis keys, JSON fields, Lua scripts, the catalog's kinds.
+# Words that only look like kinds: Redis keys, JSON fields, Lua scripts and kinds of cached objects.
 KNOWN = {
     ("workers/cli/adoptplan.py", "volumes"),
     ("workers/kube/reading.py", "volumes"),
@@ -54,7 +54,7 @@ OTHER_MEANING = {"capacity", "sweep", "snapshots", "contents"}
 
 @pytest.fixture(scope="module")
 def told() -> dict[str, Any]:
-    """What the process with the echo controller says."""
+    """Return the output of a process that has the echo controller."""
     code = [sys.executable, "-m", "tests.support.dummy.probe"]
     output = subprocess.run(code, check=True, capture_output=True, cwd=ROOT)
     found: dict[str, Any] = json.loads(output.stdout)
@@ -76,7 +76,10 @@ def test_its_keys_have_lanes_and_lists(told):
 
 
 def test_the_watcher_tells_it_of_events():
-    """Followed because its spec says so; its rules make the keys."""
+    """The watcher follows a resource because the spec names it.
+
+    The controller's rules make the keys.
+    """
     sent: list[Any] = []
     outbox = SimpleNamespace(add=lambda keys, *_, **__: sent.extend(keys), forget=sent.extend)
     hosted = Hosted(SPEC, outbox)  # type: ignore[arg-type]
@@ -95,7 +98,7 @@ def test_workers_say_that_they_run_it(told):
 
 
 def test_its_docs_appear(told):
-    """docs/flags.md: its row among the controllers, and a table of its flags with their bounds."""
+    """docs/flags.md has its row among the controllers and a table of its flags with bounds."""
     assert "| `echo` | csi-echo | `csi-fleet csi-echo` |" in told["docs"]
     assert "## Flags of the echo controller" in told["docs"]
     (row,) = told["row"]
@@ -103,7 +106,7 @@ def test_its_docs_appear(told):
 
 
 def test_its_permissions_appear(told):
-    """`doctor` asks the API server for them and names what lacks."""
+    """`doctor` asks the API server for the permissions and names the missing ones."""
     (lacking,) = told["permissions"]
     assert "shout claims" in lacking
 
@@ -121,9 +124,10 @@ def test_metrics_limits_explain_completion_and_lease_know_it(told):
     [(Key("claims", "d", "a/b", "u"), "a/b d"), (Key("bindings", "", "x"), "x nobody")],
 )
 def test_a_message_becomes_a_pass_with_or_without_a_driver(redis_client, key, waiting):
-    """The frame takes the controller's locks, runs it and releases the key.
+    """The engine takes the controller's locks, runs it and releases the key.
 
-    Its kinds have the names of known ones here: the scripts of this process know no others.
+    The kinds of the echo controller get the names of known kinds here, because this process's
+    scripts know no others.
     """
     world = CrashWorld(redis_client)
     owner = world.owner()
@@ -147,7 +151,7 @@ def test_a_message_becomes_a_pass_with_or_without_a_driver(redis_client, key, wa
 
 
 def test_explain_tells_what_the_queue_knows(redis_client):
-    """Without an `explain.py` of its own: the generic answer, for a key that waits and for none."""
+    """Without its own `explain.py` a controller gets the generic answer, with and without a key."""
     world = CrashWorld(redis_client)
     world.add_claim()
     claim = world.kube.get_claim("default", "data")
@@ -166,11 +170,11 @@ def test_explain_tells_what_the_queue_knows(redis_client):
     key = Key("echoes", "d", "default/data", claim["metadata"]["uid"])
     owner.queue.set_limits(key.lane, 1)
     owner.queue.add([key])
-    assert told() == "no-free-worker"  # its ticket is out, nobody took it
+    assert told() == "no-free-worker"  # its message is published, but no worker has taken it
 
 
 def test_no_kind_is_spelled_outside_of_its_controller():
-    """Whatever must know a kind asks the catalogue (STR-2)."""
+    """Code that must know a kind reads it from the registry (STR-2)."""
     names = set(catalogue.kinds()) - OTHER_MEANING
     found = set()
     for folder in ("workers", "watcher", "csi_client"):

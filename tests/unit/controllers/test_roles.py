@@ -1,4 +1,4 @@
-"""The components' roles give what the specs ask for, and nothing else."""
+"""The roles in the components grant exactly the permissions that the specs name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SPECS = [SNAPSHOTTER, SNAPSHOT_CONTROLLER, DATA_SOURCE_VALIDATOR, HEALTH]
 
 
 def given(name: str) -> set[tuple[str, str, str]]:
-    """(group, resource, verb) of both accounts together."""
+    """Return (group, resource, verb) of both accounts together."""
     path = COMPONENTS / f"controller-{name}" / "clusterroles.yaml"
     return {
         (group, resource, verb)
@@ -32,7 +32,7 @@ def given(name: str) -> set[tuple[str, str, str]]:
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
 def test_the_roles_are_those_of_the_spec(spec):
-    """Secrets have a component of their own."""
+    """Secrets have their own component."""
     asked = {
         (one.group, resource, verb)
         for one in spec.permissions
@@ -45,7 +45,7 @@ def test_the_roles_are_those_of_the_spec(spec):
 
 @pytest.mark.parametrize("spec", catalogue.SPECS, ids=lambda spec: spec.name)
 def test_every_get_of_a_spec_is_one_that_shipped_workers_have(spec):
-    """`adopt` takes no `get` of the watcher for one of the worker."""
+    """`adopt` must not take a `get` of the watcher for one of the worker."""
     own = COMPONENTS / f"controller-{spec.name.replace('_', '-')}" / "clusterroles.yaml"
     files = [COMPONENTS.parent / "base" / "clusterroles.yaml"] + [own] * own.exists()
     given = {
@@ -69,7 +69,7 @@ def test_every_get_of_a_spec_is_one_that_shipped_workers_have(spec):
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
 def test_every_watched_resource_may_be_listed_and_watched(spec):
-    """A watch without its right would be silent for ever."""
+    """Without the permission, a watch would never report anything."""
     rights = given(spec.name)
     for watch in spec.watches:
         one = watch.resource

@@ -1,4 +1,4 @@
-"""How many API requests an attach and a detach cost, beside csi-attacher's.
+"""How many API requests an attach and a detach cost, compared with csi-attacher.
 
 csi-attacher reads from its informers' caches, so its requests are its writes: three per attach (two
 if the PV has the finalizer) and two per detach. csi-fleet makes at most these writes, and reads the
@@ -32,7 +32,7 @@ def test_requests_of_an_attach(finalizers):
 
 
 def test_requests_of_a_detach():
-    """One write less than csi-attacher where no other finalizer keeps the attachment."""
+    """A detach needs one write less than csi-attacher's if no other finalizer is left."""
     world = AttachWorld()
     world.add_volume()
     world.run(world.add_attachment(is_marked=True, attached=True, is_deleting=True))

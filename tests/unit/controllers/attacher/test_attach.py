@@ -1,4 +1,4 @@
-"""From an attachment to a published volume: section 11.1."""
+"""From a VolumeAttachment to a published volume: section 11.1."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def fail(world, code, message="boom", times=1):
 
 
 def test_ta001_finalizer_and_node_id_then_publish_then_status(world):
-    """A-041, A-023, A-024: one request carries finalizer and node id."""
+    """A-041, A-023, A-024: One request writes the finalizer and the node ID."""
     key = world.add_attachment()
     assert world.run(key).action.value == "done"
     assert world.written == [VA, STATUS]
@@ -51,7 +51,7 @@ def test_ta002_nothing_to_mark(world):
     ids=["another", "the same", "none yet", "no publish was made without our finalizer"],
 )
 def test_ta003_node_id_is_renewed_before_the_publish(world, is_marked, node_id, remembered):
-    """MA-032: an earlier node, and only such a one, is remembered: it may have the volume too."""
+    """MA-032: An earlier node ID is kept only after a publish: that node may have the volume."""
     key = world.add_attachment(is_marked=is_marked, node_id=node_id)
     world.run(key)
     assert world.node_id() == "nodeID1"
@@ -60,14 +60,14 @@ def test_ta003_node_id_is_renewed_before_the_publish(world, is_marked, node_id, 
 
 
 def test_ta004_attached_already(world):
-    """A-040."""
+    """A-040: An attached volume needs no call and no write."""
     key = world.add_attachment(is_marked=True, attached=True)
     assert world.run(key).action.value == "done"
     assert (world.written, world.calls) == ([], [])
 
 
 def test_ta005_attached_without_finalizer_gets_it_back_without_a_call(world):
-    """DA-025: else its detach would be skipped."""
+    """DA-025: Without the finalizer its detach would be skipped."""
     key = world.add_attachment(attached=True)
     world.run(key)
     assert world.calls == []
@@ -76,7 +76,7 @@ def test_ta005_attached_without_finalizer_gets_it_back_without_a_call(world):
 
 
 def test_ta006_publish_context_is_kept(world):
-    """A-058."""
+    """A-058: The publish context is stored in the status."""
     world.client.respond({"ControllerPublishVolume": [{"publish_context": {"a": "b"}}]})
     world.run(world.add_attachment())
     assert world.status()["attachmentMetadata"] == {"a": "b"}
@@ -95,7 +95,7 @@ def test_ta007_empty_publish_context_is_absent(world):
     ],
 )
 def test_finalizer_of_the_volume_comes_before_any_write_to_the_attachment(world, before, after):
-    """A-025."""
+    """A-025: The PV's finalizer is written first."""
     world.add_volume(finalizers=before)
     world.run(world.add_attachment())
     assert world.written == [PV, VA, STATUS]
@@ -103,7 +103,7 @@ def test_finalizer_of_the_volume_comes_before_any_write_to_the_attachment(world,
 
 
 def test_ta010_volume_cannot_be_protected(world):
-    """A-042, DA-024: the owner of the claim is told too."""
+    """A-042, DA-024: The owner of the claim gets an event too."""
     claim = {"name": "data", "namespace": "default", "uid": "c1"}
     world.add_volume(finalizers=None, claimRef=claim)
     world.api.fail("patch", PV, REFUSED)
@@ -117,7 +117,7 @@ def test_ta010_volume_cannot_be_protected(world):
 
 
 def test_a_server_in_trouble_blames_nobody(world):
-    """A 5xx is no verdict about the attachment: the key waits, its status stays."""
+    """A 5xx proves nothing about the attachment: the key waits, and the status stays unchanged."""
     world.add_volume(finalizers=None)
     world.api.fail("patch", PV, ServerError(503, "ServiceUnavailable", "later"))
     with pytest.raises(ServerError):
@@ -140,7 +140,7 @@ def test_ta012_volume_is_missing():
 
 
 def test_ta013_and_its_error_cannot_be_saved():
-    """A-042: told by the log alone; the key backs off all the same."""
+    """A-042: Only the log reports the error; the key backs off anyway."""
     world = AttachWorld()
     key = world.add_attachment()
     world.api.fail("patch", STATUS, REFUSED)
@@ -178,7 +178,7 @@ def test_odd_sources(world, source, message):
 
 
 def test_ta015_inline_volume(world):
-    """A-023: it has no PV, so none is asked for."""
+    """A-023: There is no PV, so none is read."""
     inline = {
         "accessModes": ["ReadWriteOnce"],
         "csi": {"driver": "csi/test", "volumeHandle": "inline1"},
@@ -189,7 +189,7 @@ def test_ta015_inline_volume(world):
 
 
 def test_ta016_node_is_missing():
-    """A-056: the annotation is never used for an attach."""
+    """A-056: The annotation is never used for an attach."""
     world = AttachWorld(has_node=False)
     world.add_volume()
     world.run(world.add_attachment(is_marked=True))
@@ -199,7 +199,7 @@ def test_ta016_node_is_missing():
 
 @pytest.mark.parametrize("entry", [("other", "x"), ("csi/test", "")], ids=["absent", "no id"])
 def test_ta017_node_has_no_such_driver(entry):
-    """A-122: an empty node id would mean every node, so it counts as none."""
+    """A-122: An empty node ID would mean every node, so it counts as missing."""
     world = AttachWorld(has_node=False)
     world.add_volume()
     world.add_node(driver=entry[0], node_id=entry[1])
@@ -211,7 +211,7 @@ SECRET = {"controllerPublishSecretRef": {"name": "secret", "namespace": "default
 
 
 def test_ta019_secret_is_read_at_each_attempt(world):
-    """A-055: never from a cache."""
+    """A-055: The secret is never read from a cache."""
     world.add_volume(csi=SECRET)
     world.add_secret("secret", {"foo": "YmFy"})
     fail(world, "INTERNAL")
@@ -238,7 +238,7 @@ def test_ta021_secret_is_missing(world):
 
 
 def test_secret_values_are_never_shown(world):
-    """A value that is no base64 is told by its key alone."""
+    """The error for a value that is not base64 names only its key."""
     world.add_volume(csi=SECRET)
     world.add_secret("secret", {"foo": "!!hush!!"})
     world.run(world.add_attachment())
@@ -248,7 +248,7 @@ def test_secret_values_are_never_shown(world):
 
 @pytest.mark.parametrize("capable", [True, False])
 def test_ta022_read_only_if_the_driver_can(capable):
-    """A-005, A-050."""
+    """A-005, A-050: `readonly` is only sent with the capability PUBLISH_READONLY."""
     abilities = {"PUBLISH_UNPUBLISH_VOLUME"} | ({"PUBLISH_READONLY"} if capable else set())
     world = AttachWorld(capabilities=abilities)
     world.add_volume(csi={"readOnly": True})
@@ -265,7 +265,7 @@ def test_ta023_volume_attributes_go_along(world):
 
 
 def test_ta024_driver_refuses(world):
-    """A-043, A-044, A-057: no code ends the retries, nothing is undone."""
+    """A-043, A-044, A-057: No code ends the retries, and nothing is undone."""
     fail(world, "INTERNAL")
     key = world.add_attachment()
     outcome = world.run(key)
@@ -283,14 +283,14 @@ def test_ta024_driver_refuses(world):
 
 
 def test_ta025_full_node_is_told_by_its_code(world):
-    """A-121."""
+    """A-121: The error in the status has the driver's code."""
     fail(world, "RESOURCE_EXHAUSTED")
     world.run(world.add_attachment())
     assert world.status()["attachError"]["errorCode"] == 8
 
 
 def test_ta026_code_is_left_out_without_the_gate():
-    """A-101."""
+    """A-101: Without the gate, the error has no code."""
     world = AttachWorld(writes_error_code=False)
     world.add_volume()
     fail(world, "RESOURCE_EXHAUSTED")
@@ -311,7 +311,7 @@ def test_ta027_code_goes_with_an_error_that_has_none(world):
 
 
 def test_ta028_deadline(world):
-    """A-120: its end is uncertain, and an unpublish would be another operation (A-044)."""
+    """A-120: The outcome is unknown, and an unpublish would be a different operation (A-044)."""
     fail(world, "DEADLINE_EXCEEDED", "context deadline exceeded")
     world.run(world.add_attachment())
     assert world.status()["attachError"]["errorCode"] == 4
@@ -320,7 +320,7 @@ def test_ta028_deadline(world):
 
 
 def test_ta029_status_cannot_be_written(world):
-    """A-041/12: not stored as an error; the publish is repeated."""
+    """A-041/12: The failure is not stored as an error, and the publish is repeated."""
     key = world.add_attachment()
     world.api.fail("patch", STATUS, REFUSED)
     with pytest.raises(ForbiddenError):
@@ -339,13 +339,13 @@ def test_ta030_attachment_cannot_be_marked(world):
 
 
 def test_ta031_attachment_of_another_driver(world):
-    """A-021."""
+    """A-021: Nothing is written."""
     world.run(world.add_attachment(attacher="other", source={}))
     assert world.written == []
 
 
 def test_ta032_deleted_while_the_publish_runs(world):
-    """A-045: attached is still written; the deletion's own pass detaches."""
+    """A-045: `attached` is still written; the deletion's own reconcile detaches the volume."""
     key = world.add_attachment()
 
     def delete(_request):
@@ -361,7 +361,7 @@ def test_ta032_deleted_while_the_publish_runs(world):
 
 
 def test_ta033_deleted_before_it_is_marked(world):
-    """DA-004: no error for an attachment that is gone."""
+    """DA-004: A deleted attachment is not an error."""
     key = world.add_attachment()
     gone = NotFoundError(404, "NotFound", 'volumeattachments "pv1-node1" not found')
     world.api.fail("patch", VA, gone)
@@ -370,7 +370,7 @@ def test_ta033_deleted_before_it_is_marked(world):
 
 
 def test_ma020_deleted_between_the_read_and_the_mark(world):
-    """Nothing is published for an attachment that is on its way out."""
+    """No volume is published for an attachment that is being deleted."""
     key = world.add_attachment(finalizers=["other"])
     world.api.before("patch", VA, lambda: world.api.mark_deleted(paths.ATTACHMENTS, "pv1-node1"))
     assert world.run(key).action.value == "wait"
@@ -379,7 +379,7 @@ def test_ma020_deleted_between_the_read_and_the_mark(world):
 
 
 def test_da014_finalizer_of_somebody_else_is_not_lost(world):
-    """DA-014: the list is written only as it was read."""
+    """DA-014: The patch requires the list of finalizers that was read."""
     key = world.add_attachment(finalizers=["a"])
     add = {"metadata": {"finalizers": ["a", "b"]}}
     world.api.before("patch", VA, lambda: world.api.change(paths.ATTACHMENTS, "pv1-node1", add))
@@ -388,7 +388,7 @@ def test_da014_finalizer_of_somebody_else_is_not_lost(world):
 
 
 def test_ma031_attachment_made_again_under_the_same_name(world):
-    """MA-031: a late worker marks nothing but the attachment that it published for."""
+    """MA-031: A late worker writes only to the attachment that it published for."""
     key = world.add_attachment()
 
     def make_again(_request):
@@ -403,7 +403,7 @@ def test_ma031_attachment_made_again_under_the_same_name(world):
 
 @pytest.mark.parametrize("letter", ["x", "\u00e4"])
 def test_ta034_long_error_is_cut(world, letter):
-    """DA-017: cut between characters, and marked."""
+    """DA-017: The text is cut between characters and marked."""
     fail(world, "INTERNAL", letter * 3000)
     world.run(world.add_attachment())
     assert 1020 < len(world.message().encode()) <= 1024
@@ -411,7 +411,7 @@ def test_ta034_long_error_is_cut(world, letter):
 
 
 def test_da017_context_larger_than_an_attachment_holds(world):
-    """DA-017: told by its size, and retried at the pace of any failure."""
+    """DA-017: The error states the size, and the retries back off as for any failure."""
     context = {f"k{number}": "v" * 65_536 for number in range(5)}
     world.client.respond({"ControllerPublishVolume": [{"publish_context": context}]})
     outcome = world.run(world.add_attachment())
@@ -421,7 +421,7 @@ def test_da017_context_larger_than_an_attachment_holds(world):
 
 
 def test_ta037_parallel_attaches_protect_the_volume_once(world):
-    """DA-015: the loser of a race reads again, silently."""
+    """DA-015: After a conflict the volume is read again, without an error."""
     world.add_volume(finalizers=None)
     other = {"metadata": {"finalizers": [FIN]}}
     world.api.before("patch", PV, lambda: world.api.change(paths.VOLUMES, "pv1", other))
@@ -431,7 +431,7 @@ def test_ta037_parallel_attaches_protect_the_volume_once(world):
 
 
 def test_ta069_volume_of_another_driver(world):
-    """DA-032: its handle means nothing to our driver."""
+    """DA-032: The handle has no meaning for this driver."""
     world.add_volume(finalizers=None, csi={"driver": "other"})
     world.run(world.add_attachment())
     assert "driver other" in world.message()
@@ -440,7 +440,7 @@ def test_ta069_volume_of_another_driver(world):
 
 
 def test_da032_in_tree_volume_that_another_driver_stands_for(world):
-    """DA-032: compared as what it is translated to."""
+    """DA-032: The translated source's driver is compared."""
     disk = {"pdName": "d"}
     world.add_volume(finalizers=None)
     world.api.change(paths.VOLUMES, "pv1", {"spec": {"csi": None, "gcePersistentDisk": disk}})

@@ -1,4 +1,4 @@
-"""An attachment goes without its detach (DA-033), and the API server is away just then."""
+"""An attachment vanishes without its detach (DA-033) while the API server is unavailable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AWAY = ServerError(503, "ServiceUnavailable", "restarting")
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_da033_the_api_server_is_away_when_its_end_is_asked_for(number, monkeypatch):
-    """Gone before its status; so many reads of it are answered with 503."""
+    """The object is gone before its status is written, and `number` reads of it return 503."""
     world = new_world()
     key = world.add_attachment()
     reach = world.api._reach
@@ -38,7 +38,7 @@ def test_da033_the_api_server_is_away_when_its_end_is_asked_for(number, monkeypa
         reach(verb, path, body)
 
     monkeypatch.setattr(world.api, "_reach", told)
-    for _ in range(4):  # the frame: again in a second
+    for _ in range(4):  # the engine retries a second later
         with suppress(ApiError):
             world.run(key)
     assert gone

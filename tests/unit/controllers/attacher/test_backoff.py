@@ -1,4 +1,4 @@
-"""How long does a failing attach wait, over a real queue?"""
+"""How long a failing attach waits, with a real queue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ RETRY = Action.RETRY
 
 
 def test_ta035_twelve_failures(redis_client):
-    """DA-009, A-043: 1, 2, 4, ... 256, 300, 300 s; no attempt in between by an echo of ours."""
+    """DA-009, A-043: The delays are 1, 2, 4, ... 256, 300, 300 s.
+
+    csi-fleet's own writes cause no attempt in between.
+    """
     world = AttachWorld()
     world.add_volume()
     refusal = [{"code": "INTERNAL", "times": 99}]
@@ -30,7 +33,8 @@ def test_ta035_twelve_failures(redis_client):
         assert lease is not None
         outcome = world.run(key)
         assert (outcome.action, outcome.base_seconds, outcome.cap_seconds) == (RETRY, None, None)
-        # So the frame takes the settings' intervals, see tests/unit/engine/test_frame.py.
+        # The engine then applies the intervals of the settings, see
+        # tests/unit/engine/test_frame.py.
         settings = AttacherSettings()
         delay = queue.fail(
             lease,

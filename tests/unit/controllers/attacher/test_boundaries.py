@@ -1,4 +1,4 @@
-"""Exactly how long, how large and how many: the last value on each side of a rule's limit."""
+"""Limits of times, sizes and numbers: the last value on each side."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HERE = {"volume_id": "handle1", "published_node_ids": ["nodeID1"]}
 
 @pytest.mark.parametrize(("seconds", "is_told"), [(9, False), (10, False), (11, True)])
 def test_ma012_the_first_ten_seconds_are_silent(monkeypatch, seconds, is_told):
-    """MA-012: most detaches end by then, and an error would only frighten."""
+    """MA-012: Most detaches end within that time, and an error would only alarm users."""
 
     class Clock(datetime):
         @classmethod
@@ -46,7 +46,7 @@ def test_ma012_the_first_ten_seconds_are_silent(monkeypatch, seconds, is_told):
     ],
 )
 def test_ma012_what_is_waited_for(other, is_waited_for):
-    """MA-012: a detach that is due, nothing else; the driver decides on the rest."""
+    """MA-012: Only a detach that is due is waited for; otherwise the driver decides."""
     world = AttachWorld()
     world.add_volume(modes=["ReadWriteOnce"])
     world.add_attachment("other", **{"node": "node0"} | other)
@@ -57,7 +57,7 @@ def test_ma012_what_is_waited_for(other, is_waited_for):
 
 @pytest.mark.parametrize("excess", [-1, 0, 1])
 def test_da017_an_attachment_holds_256_kib(excess):
-    """DA-017: keys and values together, as the API server counts them."""
+    """DA-017: Keys and values count together, as in the API server."""
     world = AttachWorld()
     world.add_volume()
     context = {"k": "v" * (256 * 1024 - 1 + excess)}
@@ -69,7 +69,7 @@ def test_da017_an_attachment_holds_256_kib(excess):
 
 @pytest.mark.parametrize("length", [1023, 1024, 1025])
 def test_da017_a_message_has_1024_bytes(length):
-    """DA-017: one that fits stays whole."""
+    """DA-017: A message within the limit stays whole."""
     text = "x" * length
     assert attach.cut(text) == (text if length <= 1024 else "x" * 1021 + "...")
 
@@ -77,7 +77,7 @@ def test_da017_a_message_has_1024_bytes(length):
 @pytest.mark.parametrize("field", ["attachError", "detachError"])
 @pytest.mark.parametrize(("seconds", "is_written"), [(0, False), (59, False), (60, True)])
 def test_da020_an_unchanged_error_is_renewed_each_minute(field, seconds, is_written):
-    """DA-020: then only its time changes."""
+    """DA-020: After a minute only its time changes."""
     code = {"errorCode": 13} if field == "attachError" else {}
     known = {"message": "boom", "time": NOW, **code}
     attachment = {"metadata": {"uid": "u"}, "status": {field: known}}
@@ -98,7 +98,7 @@ def test_da020_an_unchanged_error_is_renewed_each_minute(field, seconds, is_writ
     ],
 )
 def test_da020_a_changed_error_is_written_at_once(known, error):
-    """DA-020: the words or the code."""
+    """DA-020: A changed text or code is written at once."""
     attachment = {"metadata": {"uid": "u"}, "status": {"attachError": known | {"time": NOW}}}
     body = attach.error_content(attachment, "attachError", error, with_code=True, now=START)
     assert body is not None
@@ -107,7 +107,7 @@ def test_da020_a_changed_error_is_written_at_once(known, error):
 
 @pytest.mark.parametrize("time", [{"time": None}, {}])
 def test_da020_an_error_without_a_time_is_old(time):
-    """DA-020: somebody else wrote it; the next one has a time."""
+    """DA-020: Another program wrote it; the next error has a time."""
     known = {"message": "boom", "errorCode": 13} | time
     attachment = {"metadata": {"uid": "u"}, "status": {"attachError": known}}
     error = AttachError("boom", code=13)
@@ -128,14 +128,14 @@ def test_da020_an_error_without_a_time_is_old(time):
     ],
 )
 def test_ma040_how_many_differences_are_believed(found, total, is_wrong):
-    """MA-040, DA-012: at most 10 percent, but twenty whatever the number, and all of one node."""
+    """MA-040, DA-012: At most 10 percent are accepted, but always twenty and all of one node."""
     differing = [{"spec": {"nodeName": f"n{number % 2}"}} for number in range(found)]
     assert compare.are_too_many(differing, total) is is_wrong
     assert not compare.are_too_many([{"spec": {"nodeName": "n"}}] * found, total)
 
 
 def test_fifty_attachments_are_read_one_by_one_each_object_once():
-    """One more, and all PVs and nodes are listed."""
+    """With one attachment more, all PVs and nodes are listed instead."""
     world = AttachWorld(capabilities=LISTS)
     world.add_volume()
     for number in range(50):
@@ -147,7 +147,7 @@ def test_fifty_attachments_are_read_one_by_one_each_object_once():
 
 
 def test_a_list_of_all_volumes_is_asked_for_no_single_one():
-    """What it does not contain does not exist."""
+    """A PV that is not in the list does not exist."""
     world = AttachWorld(capabilities=LISTS)
     world.add_volume()
     world.add_attachment("lost", is_marked=True, source={"persistentVolumeName": "gone"})
@@ -160,7 +160,7 @@ def test_a_list_of_all_volumes_is_asked_for_no_single_one():
 
 
 class Seconds:
-    """What the comparison uses of `time`; each page takes some."""
+    """A fake of the module `time` for the comparison; each page takes some time."""
 
     now = 1000.0
 
@@ -170,7 +170,7 @@ class Seconds:
 
 @pytest.mark.parametrize(("page_seconds", "is_read"), [(5.0, True), (5.5, False)])
 def test_da010_time_for_all_pages_together(monkeypatch, page_seconds, is_read):
-    """DA-010, A-113: no page is asked for after that time; how long it took is told."""
+    """DA-010, A-113: After that time no further page is requested; the duration is reported."""
     clock = Seconds()
     monkeypatch.setattr(compare, "time", clock)
     world = AttachWorld(capabilities=LISTS, reconcile_timeout_seconds=10.0)
@@ -200,7 +200,7 @@ def test_da010_time_for_all_pages_together(monkeypatch, page_seconds, is_read):
     ],
 )
 def test_a093_attachment_of_a_node_that_is_gone(known, is_listed, finding):
-    """A-056, A-093: judged by the id of its publish; without one, not at all."""
+    """A-056, A-093: The node ID of its publish is compared; without one it is skipped."""
     world = AttachWorld(capabilities=LISTS, has_node=False)
     world.add_volume()
     world.add_attachment(attached=True, finalizers=[FIN], node_id=known)

@@ -1,7 +1,7 @@
-"""A process dies before each effect of an attach, a detach and a finalizer's removal (MA-060).
+"""A process dies before each step of an attach, a detach and a finalizer's removal (MA-060).
 
-For each scenario a first run counts the effects; then the same life is lived once per effect with
-a death just before it, and once more with all marks of Redis lost. The next owner ends the work.
+A first run of each scenario counts the steps. Then the scenario runs once per step with a death
+just before it, with and without the key states in Redis. The next owner finishes the work.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ SCENARIOS = {
 
 
 def live(world, keys):
-    """Pass after pass until nothing is left to do; what a pass adds is worked on too."""
+    """Reconcile until no work is left, including the keys that a reconcile adds."""
     pending = list(keys)
     for _ in range(20):
         if not pending:
@@ -103,13 +103,13 @@ def live(world, keys):
 
 
 def forget_calls(world):
-    """The deadline of a dead worker's call passes (MA-016)."""
+    """Let the deadline of a dead worker's call pass (MA-016)."""
     for mark in world.queue.marks.values():
         mark.pop("call", None)
 
 
 def settled(world, scenario):
-    """I-1, I-4, I-5: attached and published are the same; what was deleted is gone."""
+    """I-1, I-4, I-5: Check that status and driver agree, and that deleted objects are gone."""
     found = world.api.of(paths.ATTACHMENTS, "pv1-node1")
     nodes = world.client.published.get("handle1", set())
     if scenario == "volume_goes":
@@ -130,7 +130,7 @@ def settled(world, scenario):
 
 
 def lives(scenario):
-    """One world per effect, its owner dead just before it."""
+    """Yield one world per step, whose owner died just before that step."""
     for effect in count():
         world = AttachWorld(capabilities=LISTS)
         keys = SCENARIOS[scenario](world)
@@ -148,7 +148,7 @@ def lives(scenario):
 @pytest.mark.parametrize("is_wiped", [False, True], ids=["marks kept", "TA-118 marks lost"])
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_death_before_each_effect(scenario, is_wiped):
-    """I-6, MA-016, MA-051."""
+    """I-6, MA-016, MA-051: The next owner reaches the same state as an owner that never died."""
     for world, keys in lives(scenario):
         if is_wiped:
             world.queue.marks.clear()
@@ -158,7 +158,10 @@ def test_death_before_each_effect(scenario, is_wiped):
 
 @pytest.mark.parametrize("scenario", ["attach", "attach_again", "attach_after_a_failure"])
 def test_death_and_the_attachment_is_deleted_meanwhile(scenario):
-    """I-1: it goes only when the driver has it on no node; a publish may have been made."""
+    """I-1: It is gone only once the driver has the volume on no node.
+
+    A publish may have been made.
+    """
     for world, keys in lives(scenario):
         world.api.mark_deleted(paths.ATTACHMENTS, "pv1-node1")
         if world.api.of(paths.ATTACHMENTS, "pv1-node1") is not None:
@@ -169,7 +172,7 @@ def test_death_and_the_attachment_is_deleted_meanwhile(scenario):
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_lost_lease_writes_nothing_more(scenario):
-    """G9: looked at right before every effect, so the new owner is alone."""
+    """G9: The lease is checked right before each step, so only the new owner works."""
     for effect in count():
         world = AttachWorld(capabilities=LISTS)
         keys = SCENARIOS[scenario](world)
@@ -184,13 +187,13 @@ def test_lost_lease_writes_nothing_more(scenario):
 
 
 def effects(world):
-    """What was written, asked of the driver and remembered."""
+    """Return the number of writes and driver calls."""
     calls = [one for one in world.client.methods if one != "ListVolumes"]
     return len(world.written) + len(calls)
 
 
 def test_every_effect_was_met():
-    """A new effect must come into a scenario."""
+    """A new step must be added to a scenario."""
     met = set()
     for begin in SCENARIOS.values():
         world = AttachWorld(capabilities=LISTS)

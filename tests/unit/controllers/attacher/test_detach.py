@@ -1,4 +1,4 @@
-"""From a deleted attachment to a volume that is off its node: section 11.3."""
+"""From a deleted attachment to a volume that is detached from its node: section 11.3."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def fail(world, code, message="boom", times=1):
 
 
 def test_ta050_unpublish_then_the_finalizer(world):
-    """A-061, A-062."""
+    """A-061, A-062: The finalizer is removed once the driver has detached the volume."""
     key = deleted(world)
     assert world.run(key).action.value == "done"
     assert world.calls == [UNPUBLISH]
@@ -47,28 +47,28 @@ def test_ta050_unpublish_then_the_finalizer(world):
 
 
 def test_these_are_all_requests_of_a_detach(world):
-    """Issue 60: csi-attacher sends a patch and a status patch; one more is the budget."""
+    """Issue 60: csi-attacher sends a patch and a status patch, and csi-fleet may send one more."""
     world.run(deleted(world))
     requests = [(one.verb, one.path) for one in world.api.requests]
     assert requests == [("get", VA), ("get", "persistentvolumes/pv1"), ("patch", VA)]
 
 
 def test_ta051_never_confirmed_is_unpublished_all_the_same(world):
-    """MA-051: false with the finalizer means that a publish may have been made."""
+    """MA-051: `attached: false` with the finalizer means that a publish may have been made."""
     world.run(deleted(world, attached=False))
     assert world.calls == [UNPUBLISH]
 
 
 @pytest.mark.parametrize("attached", [True, False])
 def test_ta052_nothing_was_published(world, attached):
-    """A-060."""
+    """A-060: Without csi-fleet's finalizer no volume was published."""
     key = deleted(world, is_marked=False, finalizers=["x"], attached=attached)
     assert world.run(key).action.value == "done"
     assert (world.calls, world.written) == ([], [])
 
 
 def test_ta053_attachment_that_others_keep(world):
-    """A-062: then the status says so."""
+    """A-062: The status then shows that the volume is detached."""
     key = deleted(world, finalizers=["x"], attachmentMetadata={"a": "b"})
     world.api.change(
         paths.ATTACHMENTS, "pv1-node1", {"status": {"detachError": {"message": "m", "time": "t"}}}
@@ -80,7 +80,7 @@ def test_ta053_attachment_that_others_keep(world):
 
 
 def test_ta054_driver_refuses(world):
-    """A-063: a detach error never carries a code."""
+    """A-063: A detach error never has a code."""
     fail(world, "INTERNAL")
     key = deleted(world)
     assert world.run(key).action.value == "retry"
@@ -103,7 +103,7 @@ def test_ta055_deadline(world):
     [pytest.param("", id="TA-056 node is gone"), pytest.param("other", id="TA-057 driver is")],
 )
 def test_node_id_of_the_publish(driver):
-    """A-065."""
+    """A-065: The annotation has the node ID of the publish."""
     world = AttachWorld(has_node=False)
     world.add_volume()
     if driver:
@@ -113,7 +113,7 @@ def test_node_id_of_the_publish(driver):
 
 
 def test_ta058_nobody_knows_the_node_id():
-    """A-065: it waits for the CSINode."""
+    """A-065: The detach waits for the CSINode."""
     world = AttachWorld(has_node=False)
     world.add_volume()
     key = deleted(world, is_marked=False, finalizers=[FIN])
@@ -126,13 +126,13 @@ def test_ta058_nobody_knows_the_node_id():
 
 
 def test_ta059_node_made_again_under_its_name(world):
-    """DA-003: the volume is where the publish was sent, not where the name points now."""
+    """DA-003: The volume is where the publish was sent, not on the node that has the name now."""
     world.run(deleted(world, node_id="old"))
     assert world.calls == [("unpublish", "handle1", "old")]
 
 
 def test_ma032_every_node_id_that_a_publish_was_sent_with(world):
-    """MA-032: one of them may have the volume, nobody knows which."""
+    """MA-032: Any of these nodes may have the volume."""
     key = world.add_attachment(is_marked=True, node_id="old")
     fail_once = {"ControllerPublishVolume": [{"code": "DEADLINE_EXCEEDED"}]}
     world.client.respond(fail_once)
@@ -145,7 +145,7 @@ def test_ma032_every_node_id_that_a_publish_was_sent_with(world):
 
 @pytest.mark.parametrize("is_lost", [False, True], ids=["Redis kept", "Redis lost"])
 def test_ma032_earlier_node_ids_outlive_redis(world, is_lost):
-    """MA-032, DA-003: the attachment itself knows them, in the order of its publishes."""
+    """MA-032, DA-003: The attachment itself lists them, in the order of its publishes."""
     key = world.add_attachment()
 
     def published_unheard(request):
@@ -164,7 +164,7 @@ def test_ma032_earlier_node_ids_outlive_redis(world, is_lost):
     if is_lost:
         world.queue.marks.clear()
     world.api.mark_deleted(paths.ATTACHMENTS, "pv1-node1")
-    if not is_lost:  # two publishes may still run, and get their time
+    if not is_lost:  # two publishes may still run, so their deadlines are awaited
         assert world.run(key).action.value == "wait"
         for name in ("call", "overtaken"):
             world.queue.marks[key.text].pop(name, None)
@@ -175,7 +175,7 @@ def test_ma032_earlier_node_ids_outlive_redis(world, is_lost):
 
 
 def test_ma032_one_node_id_needs_no_other_annotation(world):
-    """A-041: the attachment of a node that stays itself looks as csi-attacher leaves it."""
+    """A-041: If the node ID never changes, the attachment looks as csi-attacher would leave it."""
     world.client.respond({"ControllerPublishVolume": [{"code": "INTERNAL"}, {}]})
     key = world.add_attachment()
     world.run(key)
@@ -184,7 +184,7 @@ def test_ma032_one_node_id_needs_no_other_annotation(world):
 
 
 def test_ma032_a_node_id_without_our_finalizer_was_never_published_to(world):
-    """MA-051: finalizer and node id come in one write."""
+    """MA-051: Finalizer and node ID are written in one request."""
     key = world.add_attachment(node_id="old")
     world.run(key)
     assert world.attachment()["metadata"]["annotations"] == {names.NODE_ID: "nodeID1"}
@@ -206,17 +206,17 @@ RECORD = {"driver": "csi/test", "handle": "handle1", "node": "nodeID1", "secret"
 
 
 def test_ta060_volume_removed_by_force(world):
-    """DA-006, MA-030: the record of the publish tells the handle."""
+    """DA-006, MA-030: The record of the publish has the handle."""
     name = kcm_name()
     world.run(without_volume(world, name, {"record": RECORD}))
     assert world.calls == [UNPUBLISH]
     assert world.is_gone(name)
-    # Nobody knows its access modes any more, so nothing may run beside it.
+    # Its access modes are unknown now, so no other call may run at the same time.
     assert Lock("csi/test#handle1", Mode.EXCLUSIVE) in world.queue.acquired
 
 
 def test_record_of_redis_is_no_authority(world):
-    """MA-030: the attachment's own name proves the handle, or nothing is asked of the driver."""
+    """MA-030: The handle must match the attachment's own name; otherwise no call is made."""
     name = kcm_name()
     forged = {"record": RECORD | {"handle": "somebody-elses"}}
     world.run(without_volume(world, name, forged))
@@ -226,7 +226,7 @@ def test_record_of_redis_is_no_authority(world):
 
 @pytest.mark.parametrize(("text", "is_known"), [('{"driver":"csi/test",', False), (None, True)])
 def test_record_in_the_attachment(text, is_known):
-    """MA-030: it outlives Redis; one that cannot be read counts as none."""
+    """MA-030: The record outlives Redis; an unreadable record is ignored."""
     world = AttachWorld(record_annotation="example.org/record")
     world.add_volume()
     key = world.add_attachment()
@@ -243,7 +243,7 @@ def test_record_in_the_attachment(text, is_known):
 
 @pytest.mark.parametrize("is_allowed", [False, True])
 def test_ta061_secret_is_gone(is_allowed):
-    """DA-007: called without secrets only where the administrator said so (A-066)."""
+    """DA-007: Only an administrator's flag allows a call without secrets (A-066)."""
     world = AttachWorld(detaches_without_missing_secret=is_allowed)
     world.add_volume(csi=SECRET)
     key = deleted(world)
@@ -254,7 +254,7 @@ def test_ta061_secret_is_gone(is_allowed):
 
 
 def test_refused_secret_is_not_a_missing_one():
-    """A right that was taken away must not turn into a call without credentials."""
+    """A missing permission must not lead to a call without credentials."""
     world = AttachWorld(detaches_without_missing_secret=True)
     world.add_volume(csi=SECRET)
     world.api.fail("get", "secrets/secret", REFUSED)
@@ -269,7 +269,7 @@ def test_ta062_volume_is_being_deleted(world):
 
 
 def test_ta063_finalizer_cannot_be_removed(world):
-    """A-063: the unpublish is repeated, which is idempotent."""
+    """A-063: The unpublish is repeated, which is idempotent."""
     world.api.fail("patch", VA, REFUSED)
     key = deleted(world)
     assert world.run(key).action.value == "retry"
@@ -280,14 +280,14 @@ def test_ta063_finalizer_cannot_be_removed(world):
 
 
 def test_ta064_death_between_finalizer_and_status(world):
-    """A-062: no second unpublish; the attachment is left to whoever keeps it."""
+    """A-062: There is no second unpublish; the attachment is left to its other finalizers."""
     key = deleted(world, is_marked=False, finalizers=["x"], node_id="nodeID1")
     assert world.run(key).action.value == "done"
     assert world.calls == []
 
 
 def test_ta065_not_found_is_an_error(world):
-    """A-064: CSI wants OK for a volume that is gone."""
+    """A-064: CSI requires OK for a volume that is gone."""
     fail(world, "NOT_FOUND")
     key = deleted(world)
     assert world.run(key).action.value == "retry"
@@ -301,7 +301,7 @@ def test_ta066_inline_volume(world):
 
 
 def test_ta067_deleted_by_a_user(world):
-    """A-069: the deletion mark alone counts; whether a pod runs is not asked."""
+    """A-069: Only the deletion timestamp counts; running pods are not checked."""
     key = world.add_attachment(is_marked=True, attached=True)
     world.api.mark_deleted(paths.ATTACHMENTS, "pv1-node1")
     world.run(key)
@@ -309,7 +309,7 @@ def test_ta067_deleted_by_a_user(world):
 
 
 def test_da014_finalizers_of_others_stay(world):
-    """DA-014: what came between read and write is kept."""
+    """DA-014: A finalizer that is added between read and write is kept."""
     add = {"metadata": {"finalizers": [FIN, "y"]}}
     world.api.before("patch", VA, lambda: world.api.change(paths.ATTACHMENTS, "pv1-node1", add))
     world.run(deleted(world))
@@ -318,7 +318,10 @@ def test_da014_finalizers_of_others_stay(world):
 
 
 def test_ma016_publish_of_a_dead_worker_may_still_run(world):
-    """MA-016: the opposite call waits until it has surely ended, without a back-off step."""
+    """MA-016: The opposite call waits until the publish has surely ended.
+
+    The back-off doesn't grow.
+    """
     key = deleted(world, attached=False)
     attach = names.attachment_key(key.driver, "node1", "pv1-node1", key.uid)
     world.queue.marks[attach.text] = {"call": {"until": time.time() + 7}}
@@ -332,7 +335,7 @@ def test_ma016_publish_of_a_dead_worker_may_still_run(world):
 
 
 def test_ma016_the_status_says_that_the_publish_ended(world):
-    """MA-016: attached and deleted at once waits for nothing; nobody clears that record."""
+    """MA-016: A detach right after the attach does not wait, although the record isn't cleared."""
     key = world.add_attachment()
     world.run(key)
     assert world.queue.marks[key.text]["call"]["until"][0] > time.time()
@@ -343,7 +346,7 @@ def test_ma016_the_status_says_that_the_publish_ended(world):
 
 
 def test_ma016_nothing_runs_once_the_finalizer_is_gone(world):
-    """MA-016, A-094: a forced detach after the detach waits for nothing either."""
+    """MA-016, A-094: A forced detach after the detach waits for nothing either."""
     key = world.add_attachment(finalizers=("x",))
     world.run(key)
     world.api.mark_deleted(paths.ATTACHMENTS, "pv1-node1")
@@ -355,7 +358,7 @@ def test_ma016_nothing_runs_once_the_finalizer_is_gone(world):
 
 
 def test_ma016_connection_lost_during_the_publish(world):
-    """MA-016: nobody heard the end of that call, so the detach gives it its time."""
+    """MA-016: The outcome of that call is unknown, so the detach waits for its deadline."""
     key = world.add_attachment()
     world.client.respond({"ControllerPublishVolume": [DriverAway("gone")]})
     with pytest.raises(DriverAway):
@@ -366,14 +369,14 @@ def test_ma016_connection_lost_during_the_publish(world):
 
 
 def test_ma013_busy_volume_parks_the_detach(world):
-    """MA-010, MA-013."""
+    """MA-010, MA-013: The key waits for the lock of the volume."""
     world.queue.busy["csi/test#handle1"] = Mode.EXCLUSIVE
     assert world.run(deleted(world)).action.value == "blocked"
     assert world.calls == []
 
 
 def test_da024_owner_of_the_claim_is_told(world):
-    """DA-024: the attachment's own status goes with it."""
+    """DA-024: The attachment's own status is deleted with it."""
     world.add_volume(claimRef={"name": "data", "namespace": "default", "uid": "c1"})
     fail(world, "INTERNAL", times=2)
     key = deleted(world)
@@ -388,13 +391,13 @@ def hashed(handle, node="node1"):
 
 
 def replaced(world):
-    """The PV was removed by force and made again under its name, with another handle."""
+    """Replace the PV by a PV of the same name with another handle."""
     world.api.drop(paths.VOLUMES, "pv1")
     world.add_volume(csi={"volumeHandle": "new"})
 
 
 def test_a_detach_goes_to_the_volume_that_was_published(world):
-    """BUG-4: the attachment's name proves the recorded handle."""
+    """BUG-4: The attachment's name proves the recorded handle."""
     key = world.add_attachment(hashed("handle1"))
     world.run(key)
     replaced(world)
@@ -405,7 +408,7 @@ def test_a_detach_goes_to_the_volume_that_was_published(world):
 
 @pytest.mark.parametrize("repeats", [1, 3])
 def test_an_open_publish_is_not_repeated_with_another_volume(world, repeats):
-    """It would be published for an attachment that never detaches it, and the first one stays."""
+    """The new volume would be published and never detached, and the first would stay published."""
     key = world.add_attachment(hashed("handle1"))
     world.client.respond({"ControllerPublishVolume": [{"code": "DEADLINE_EXCEEDED"}, {}]})
     world.run(key)
@@ -424,7 +427,7 @@ def test_an_open_publish_is_not_repeated_with_another_volume(world, repeats):
 
 
 def test_without_a_record_the_new_volume_stays_where_it_is(world):
-    """BUG-4: it may be under a pod; the attachment says what to do."""
+    """BUG-4: A pod may be using the new volume; the attachment's status says what to do."""
     key = deleted(world, name=hashed("handle1"))
     replaced(world)
     assert world.run(key).action.value == "retry"
@@ -434,7 +437,7 @@ def test_without_a_record_the_new_volume_stays_where_it_is(world):
 
 
 def test_a_record_of_another_volume_proves_nothing(world):
-    """BUG-4: no writer of Redis can point the detach at a third volume."""
+    """BUG-4: No client that writes to Redis can redirect the detach to a third volume."""
     key = deleted(world, name=hashed("handle1"))
     wanted = {"driver": "csi/test", "handle": "third", "node": "nodeID1", "secret": None}
     world.queue.marks[key.text] = {"record": wanted}
@@ -444,7 +447,7 @@ def test_a_record_of_another_volume_proves_nothing(world):
 
 
 def test_an_attachment_that_was_named_by_hand_goes_by_its_volume(world):
-    """Its name proves nothing."""
+    """Such a name proves nothing about the handle."""
     key = deleted(world)
     replaced(world)
     world.run(key)

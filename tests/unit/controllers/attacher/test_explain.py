@@ -1,4 +1,4 @@
-"""What does `csi-fleet explain va` conclude from the facts?"""
+"""The cause that `csi-fleet explain va` derives from the facts."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def facts(found=None, **more):
     ],
 )
 def test_first_cause(given, code):
-    """One word per cause, stable for scripts."""
+    """Each cause has one word that is stable for scripts."""
     assert attachment_cause(given).code == code
 
 
@@ -78,7 +78,7 @@ def test_first_cause(given, code):
     ],
 )
 def test_the_reason_of_the_last_pass_is_the_cause(reason, code):
-    """Whatever the words of its error are."""
+    """The text of the error does not matter."""
     state = KeyState(KEY, NOW, fails=1, memo=json.dumps({"reason": reason}) if reason else "")
     given = facts(attachment(deleted=True, detachError=error("words")), state=state)
     assert attachment_cause(given).code == code
@@ -97,7 +97,7 @@ def test_the_reason_of_the_last_pass_is_the_cause(reason, code):
     ],
 )
 def test_a_failed_pass_says_why(change, code, is_deleting):
-    """From the pass to the command, without a look at the text."""
+    """The cause gets from the reconcile to the command without parsing the text."""
     world = AttachWorld(has_node=change != "no node")
     secret = {"controllerPublishSecretRef": {"name": "s", "namespace": "n"}}
     if change != "no volume":
@@ -124,7 +124,7 @@ def test_error_is_quoted_with_its_age():
 
 
 def test_volume_removed_by_force_needs_a_person():
-    """DA-006: without a record nothing else ends it."""
+    """DA-006: Without a record only an administrator can end the detach."""
     message = 'persistentvolume "pv1" not found'
     state = KeyState(KEY, NOW, fails=1, memo='{"reason":"volume-missing"}')
     given = facts(attachment(deleted=True, detachError=error(message)), state=state)
@@ -132,14 +132,14 @@ def test_volume_removed_by_force_needs_a_person():
 
 
 def test_running_key_comes_before_its_last_error():
-    """What happens now says more than what happened then."""
+    """The current state is more important than the last error."""
     state = KeyState(KEY, now=NOW, lease=("host:1:x", NOW - 1))
     given = facts(attachment(attachError=error("boom")))
     assert attachment_cause(replace(given, state=state)).code == "running"
 
 
 def test_keys_that_retry_looks_for():
-    """The node stands before the name, so `csi-fleet retry va NAME` must look there."""
+    """The node precedes the name in the key, so `csi-fleet retry va NAME` must add the node."""
     records = {"csi/test": {"name": "csi/test", "controllers": ["attacher"]}}
     found = {"metadata": {"name": "va", "uid": "u1"}, "spec": {"nodeName": "node1"}}
     (kind,) = [one for one in SPEC.kinds if one.name == "attachments"]
@@ -147,13 +147,13 @@ def test_keys_that_retry_looks_for():
 
 
 def test_others_that_keep_the_object_are_named():
-    """With all of their finalizers: each has a controller of its own."""
+    """All their finalizers are listed, because each has its own controller."""
     given = facts(attachment(deleted=True, finalizers=["x", "y"]))
     assert "other controllers keep the VolumeAttachment: x, y." in attachment_cause(given).text
 
 
 def test_attached_is_no_problem():
-    """`explain` ends with success only then."""
+    """`explain` exits with 0 only in this case."""
     assert attachment_cause(facts(attachment(attached=True))).is_problem is False
     assert attachment_cause(facts(attachment())).is_problem is True
 
@@ -168,7 +168,7 @@ def test_attached_is_no_problem():
     ],
 )
 def test_a_failure_says_more_than_the_place_of_its_retry(fails, message, code):
-    """What a first attempt waits for comes before what an earlier life of the key met."""
+    """Before a first attempt, the queue's position is more important than an old error."""
     state = KeyState(KEY, NOW, position=1, waiting=3, fails=fails, limits=LaneLimits(2))
     found = attachment(attachError=error(message)) if message else attachment()
     assert attachment_cause(facts(found, state=state)).code == code
@@ -180,7 +180,7 @@ REFUSAL = Note(NOW - 3, "error", f"{REFUSED}403 Forbidden: csinodes is forbidden
 @pytest.mark.parametrize("status", [{}, {"attachError": error("boom")}], ids=["first", "earlier"])
 @pytest.mark.parametrize("deleted", [False, True], ids=["attach", "detach"])
 def test_a_refusal_that_no_status_tells_of_is_the_cause(status, deleted):
-    """No status could be written, or an older one stands there."""
+    """The status could not be written, or has an older error."""
     state = KeyState(KEY, NOW, fails=2, due=NOW + 5, trail=(REFUSAL,))
     found = attachment_cause(facts(attachment(deleted=deleted, **status), state=state))
     assert found.code == "refused"
@@ -190,7 +190,7 @@ def test_a_refusal_that_no_status_tells_of_is_the_cause(status, deleted):
 
 
 def tools_of(world, records):
-    """What a person's command sees: the API server, and Redis."""
+    """Return the API server and the Redis that the command uses."""
     return SimpleNamespace(
         kube=world.api.kube,
         registry=SimpleNamespace(alive=lambda: records),
@@ -201,7 +201,7 @@ def tools_of(world, records):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Which key Redis is asked about."""
+    """Return a list of the keys that are looked up in Redis."""
     found = []
 
     def read_key(_redis, key):
@@ -220,7 +220,7 @@ RECORDS = {"other": {"name": "other", **ATTACHES}, "q": {"name": "csi/test", **A
     ("is_deleting", "kind"), [(False, "attachments"), (True, "detachments")], ids=str
 )
 def test_da023_the_key_of_its_lane_is_read(asked, is_deleting, kind):
-    """DA-023, MA-010: by the name of the driver's queue."""
+    """DA-023, MA-010: The key has the name of the driver's queue."""
     world = AttachWorld()
     key = world.add_attachment("va", is_marked=True, is_deleting=is_deleting)
     found = explain.gather(tools_of(world, RECORDS), "va")
@@ -231,7 +231,7 @@ def test_da023_the_key_of_its_lane_is_read(asked, is_deleting, kind):
 
 
 def test_facts_of_a_driver_that_nobody_serves(asked):
-    """Its own name is then that of its queue."""
+    """The queue of such a driver has the driver's name."""
     world = AttachWorld()
     key = world.add_attachment("va")
     given = explain.explain(tools_of(world, {"other": RECORDS["other"]}), "va", "", "va")
@@ -241,7 +241,10 @@ def test_facts_of_a_driver_that_nobody_serves(asked):
 
 
 def test_a_driver_whose_workers_do_not_attach(asked):
-    """Half moved: its volumes are made here, its Go attacher is still at work."""
+    """The driver is half migrated.
+
+    csi-fleet provisions its volumes, and its Go attacher still runs.
+    """
     world = AttachWorld()
     world.add_attachment("va")
     records = RECORDS | {"q": {"name": "csi/test", "controllers": ["provisioner"]}}

@@ -1,4 +1,4 @@
-"""When does a PV lose our finalizer? Section 11.4."""
+"""When csi-fleet's finalizer is removed from a PV: section 11.4."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def deleted_volume(world, finalizers=(FIN,)):
 
 
 def test_ta070_last_finalizer_of_a_deleted_volume(world):
-    """A-067."""
+    """A-067: The last finalizer is removed, so the PV is deleted."""
     deleted_volume(world)
     assert world.release().action.value == "done"
     assert world.api.of(paths.VOLUMES, "pv1") is None
@@ -41,7 +41,7 @@ def test_ta071_finalizers_of_others_stay(world):
 
 
 def test_what_was_written_before_ours_asks_for_no_second_pass(world):
-    """COR-15: the provisioner's write of the same PV comes back as an event during the pass."""
+    """COR-15: The provisioner's write to the same PV causes an event during the reconcile."""
     deleted_volume(world, ["a", FIN])
     outcome = world.release()
     left = world.api.of(paths.VOLUMES, "pv1")
@@ -74,7 +74,7 @@ def test_ta074_attachment_of_another_driver(world):
 
 
 def test_ta075_volume_that_stays(world):
-    """A-068."""
+    """A-068: A PV that is not being deleted keeps the finalizer."""
     world.add_volume()
     world.release()
     assert world.volume_finalizers() == [FIN]
@@ -88,7 +88,7 @@ def test_ta076_volume_without_our_finalizer(world):
 
 
 def test_ta077_finalizer_that_is_there_twice(world):
-    """DA-015: the reference leaves it several times; one pass takes all."""
+    """DA-015: csi-attacher leaves some of them; here one reconcile removes all."""
     deleted_volume(world, [FIN, "a", FIN])
     world.release()
     assert world.volume_finalizers() == ["a"]
@@ -103,7 +103,7 @@ def test_ta077_finalizer_that_is_there_twice(world):
     ],
 )
 def test_in_tree_volume_that_is_not_deleted(annotations, is_kept):
-    """A-067: a migration that was taken back needs no finalizer."""
+    """A-067: If a migration was reverted, the finalizer is not needed."""
     world = AttachWorld(driver=GCE)
     metadata = {"name": "pv1", "finalizers": [GCE_FIN, "x"], "annotations": annotations}
     spec = {"gcePersistentDisk": {"pdName": "d"}}
@@ -113,7 +113,7 @@ def test_in_tree_volume_that_is_not_deleted(annotations, is_kept):
 
 
 def test_ta080_new_attachment_of_a_volume_that_is_going(world):
-    """MA-021, DA-016: the attach reads the PV live under the lock that the removal holds."""
+    """MA-021, DA-016: The attach reads the PV live, under the lock that the removal holds."""
     deleted_volume(world, [FIN, "pv-protection"])
     key = names.finalizer_key("csi/test", "pv1")
     assert CONTROLLER.locks(key, world.driver) == (Lock("pv1"),)

@@ -1,4 +1,4 @@
-"""A publish that goes out after its attachment is gone: its worker was frozen before the call."""
+"""A publish that is sent after its attachment is gone: its worker was frozen before the call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workers.kube import paths
 
 
 class Frozen(AttachWorld):
-    """Its first publish is sent `seconds` late; `meanwhile` happens before."""
+    """A world whose first publish is sent `seconds` late; `meanwhile` happens before it."""
 
     def __init__(self, meanwhile, *, seconds=60.0, **options):
         super().__init__(**options)
@@ -35,14 +35,14 @@ class Frozen(AttachWorld):
         self.lease, self.client.call = lease, late
 
     def wake(self):
-        """The frozen pass, then what the queue makes of its lost lease (orphan.lua)."""
+        """Run the frozen reconcile, then the one that follows its lost lease (orphan.lua)."""
         with pytest.raises(Exception, match="lost"):
             self.run(self.key)
         self.queue.marks.setdefault(self.key.text, dict(self.leases[0].mark))
         return self.run(self.key)
 
     def detached(self):
-        """A fellow ends the attachment, and the watcher forgets it."""
+        """Let another worker detach the volume; the watcher then drops the key's state."""
         self.api.delete(paths.ATTACHMENTS.path("pv1-node1"))
         while not self.is_gone():
             self.passed += 60
@@ -56,7 +56,7 @@ class Frozen(AttachWorld):
 
 @pytest.mark.parametrize("capabilities", [PUBLISHES, LISTS])
 def test_a_late_publish_is_taken_back(capabilities):
-    """COR2-8."""
+    """COR2-8: The volume is unpublished again."""
     world = Frozen(Frozen.detached, capabilities=capabilities)
     assert world.wake().reason == "late publish undone"
     assert world.published == {}
@@ -76,7 +76,7 @@ def test_its_attachment_was_made_again_elsewhere():
 
 
 def test_its_attachment_elsewhere_waits_for_it_unmarked():
-    """No publish of it was recorded yet, so only its object names its node."""
+    """No publish was recorded for the new attachment, so only its object names its node."""
 
     def again(world):
         world.detached()

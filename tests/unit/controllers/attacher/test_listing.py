@@ -1,4 +1,4 @@
-"""What the pages of ListVolumes say, and under which handle a volume is looked for in them."""
+"""How the pages of ListVolumes are read, and which handle is looked up in them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NODE = "projects/p/zones/us-east1-b/instances/n"
 
 
 def page(*entries):
-    """Each entry: volume id and node ids, None for no status."""
+    """Return a page; each entry has a volume ID and node IDs, or None for no status."""
     found = csi.ListVolumesResponse()
     for volume, nodes in entries:
         entry = found.entries.add()
@@ -40,7 +40,7 @@ def page(*entries):
 )
 @pytest.mark.parametrize("is_one_page", [True, False])
 def test_a091_all_pages_together(entries, says, is_one_page):
-    """A-091, DA-012: of an id that comes twice the last entry counts; no status is no answer."""
+    """A-091, DA-012: If an ID is listed twice, the last entry counts; no status means unknown."""
     pages = [page(*entries)] if is_one_page else [page(one) for one in entries]
     assert compare.published(pages).says("v", "n") is says
 
@@ -57,7 +57,7 @@ def test_a091_all_pages_together(entries, says, is_one_page):
     ],
 )
 def test_a071_what_an_in_tree_handle_lacks_comes_from_the_node(stored, listed):
-    """A-071: project, zone, and the region of a regional disk."""
+    """A-071: Project, zone, and the region of a regional disk are filled in."""
     source = Source({"csi": {"driver": GCE, "volumeHandle": stored}}, is_migrated=True)
     assert compare.listed_handle(source, NODE, GCE) == listed
 
@@ -107,7 +107,7 @@ ERROR = {"message": "boom", "time": "2026-01-01T00:00:00Z"}
     ],
 )
 def test_a113_states(deleted, status, state):
-    """A-113: each attachment is in one of them."""
+    """A-113: Each attachment has exactly one state."""
     metadata = {"deletionTimestamp": "2026-01-01T00:00:00Z"} if deleted else {}
     assert compare.state({"metadata": metadata, "status": status}) == state
 
@@ -118,5 +118,5 @@ def test_a113_states(deleted, status, state):
     [(None, False), ({}, False), ({"attached": False}, False), ({"attached": True}, True)],
 )
 def test_a094_a_difference_is_a_status_that_the_driver_contradicts(status, attached, is_found):
-    """A-094: deleted or not."""
+    """A-094: It does not matter if the attachment is being deleted."""
     assert compare.differs({"status": status}, is_found=is_found) is (attached != is_found)

@@ -1,4 +1,4 @@
-"""Which node ids a volume may be published with, as the attachment says (DA-003, MA-032)."""
+"""Node IDs that a volume may be published with, as the attachment lists them (DA-003, MA-032)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def attachment(last=None, earlier=None):
     ],
 )
 def test_ma032_earlier_ids_are_read_with_care(text, expected):
-    """MA-032: an empty id would mean "from all nodes" (A-056)."""
+    """MA-032: An empty ID would mean "from all nodes" (A-056)."""
     assert earlier_ids(attachment("n", text)) == expected
 
 
@@ -55,13 +55,13 @@ def test_ma032_earlier_ids_are_read_with_care(text, expected):
     ],
 )
 def test_ma032_the_id_of_the_last_publish_is_kept(last, earlier, expected):
-    """MA-032: only where the next one goes elsewhere."""
+    """MA-032: It is kept only if the next publish goes to another node."""
     found = with_earlier(attachment(last, earlier), "n")
     assert found == ({} if expected is None else {names.EARLIER_IDS: expected})
 
 
 def test_ma032_the_list_is_written_with_the_node_id():
-    """MA-032: all in the one request of the node id."""
+    """MA-032: The same request writes the list and the node ID."""
     body = mark_patch(attachment("m"), FIN, "n", {})
     annotations = {names.NODE_ID: "n", names.EARLIER_IDS: '["m"]'}
     assert body == {"metadata": {"annotations": annotations}}
@@ -70,7 +70,7 @@ def test_ma032_the_list_is_written_with_the_node_id():
 
 
 def test_ma032_a_late_worker_loses_no_id():
-    """MA-031: another worker's publish to a third node comes between read and write."""
+    """MA-031: Another worker's publish to a third node happens between read and write."""
     world = AttachWorld()
     world.add_volume()
     key = world.add_attachment(is_marked=True, node_id="m")

@@ -1,4 +1,4 @@
-"""Anybody may write an annotation: what cannot be sent to a driver holds no detach up (DA-003)."""
+"""An unusable annotation, which any client may write, does not block a detach (DA-003)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_da003_an_earlier_id_that_is_no_text_is_left_out(text):
     ],
 )
 def test_da006_a_record_of_another_form_is_no_record(record):
-    """The PV is gone: told as a detachError, not an unexpected error in the log alone."""
+    """The PV is gone; the detachError reports that, instead of an unexpected error in the log."""
     world = AttachWorld(record_annotation=RECORD)
     text = json.dumps({"driver": world.driver.name, "handle": "handle1", **record})
     key = deleting(world, **{RECORD: text})

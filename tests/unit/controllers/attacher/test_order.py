@@ -1,4 +1,4 @@
-"""In which order things happen, what waits for what, and what is remembered (MA-010 to MA-032)."""
+"""The order of steps, locks, and the state that is kept (MA-010 to MA-032)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def fail(world, code, times=1):
 
 
 def test_da020_unchanged_error_is_not_written_again(world):
-    """DA-020: thousands of failing attachments would starve the others."""
+    """DA-020: Otherwise thousands of failing attachments would starve the others."""
     fail(world, "INTERNAL", times=2)
     key = world.add_attachment()
     world.run(key)
@@ -41,7 +41,7 @@ def test_da020_unchanged_error_is_not_written_again(world):
 
 
 def test_ma014_aborted_is_no_failure_at_first(world):
-    """A-121, MA-014: five times the first interval, then back-off."""
+    """A-121, MA-014: The first interval is used five times; then the back-off starts."""
     fail(world, "ABORTED", times=7)
     key = world.add_attachment()
     outcomes = [world.run(key) for _ in range(6)]
@@ -50,7 +50,7 @@ def test_ma014_aborted_is_no_failure_at_first(world):
 
 
 def test_ma013_busy_volume_parks_the_key(world):
-    """MA-010: the PV's name keeps creation, deletion and offline growth away."""
+    """MA-010: The lock on the PV's name excludes creation, deletion and offline expansion."""
     world.queue.busy["pv1"] = Mode.EXCLUSIVE
     outcome = world.run(world.add_attachment())
     assert (outcome.action.value, outcome.lock) == ("blocked", Lock("pv1", Mode.SHARED))
@@ -61,7 +61,7 @@ def test_ma013_busy_volume_parks_the_key(world):
     ("modes", "is_blocked"), [(["ReadWriteOnce"], True), (["ReadWriteMany"], False)]
 )
 def test_ma011_calls_for_several_nodes(world, modes, is_blocked):
-    """DA-022, MA-011: side by side only for volumes that may be on several nodes."""
+    """DA-022, MA-011: Only a volume that may be on several nodes allows parallel calls."""
     world.add_volume(modes=modes)
     world.queue.busy["csi/test#handle1"] = Mode.SHARED
     outcome = world.run(world.add_attachment())
@@ -70,7 +70,7 @@ def test_ma011_calls_for_several_nodes(world, modes, is_blocked):
 
 
 def test_i3_two_attachments_of_one_volume_and_node(world):
-    """MA-060, I-3: the second publishes after the first one's unpublish, not beside it."""
+    """MA-060, I-3: The second one publishes after the first one's unpublish, not in parallel."""
     world.queue.busy["csi/test#handle1@nodeID1"] = Mode.EXCLUSIVE
     assert world.run(world.add_attachment()).action.value == "blocked"
     assert world.calls == []
@@ -78,7 +78,7 @@ def test_i3_two_attachments_of_one_volume_and_node(world):
 
 @pytest.mark.parametrize("is_by_file", [False, True], ids=["flag", "drivers file"])
 def test_ma010_limit_per_node(is_by_file):
-    """MA-010: with one place per node a second call for it waits."""
+    """MA-010: With one slot per node, a second call for that node waits."""
     world = AttachWorld(max_ops_per_node=0 if is_by_file else 1)
     world.per_node = {"attach": 1} if is_by_file else {}
     world.add_volume()
@@ -89,7 +89,10 @@ def test_ma010_limit_per_node(is_by_file):
 
 @pytest.mark.parametrize("is_strict", [True, False])
 def test_ma012_next_node_waits_for_the_detach_from_the_last_one(is_strict):
-    """MA-012: then the driver need not refuse; who waits long is told for which node."""
+    """MA-012: The driver need not refuse the call.
+
+    After a long wait the error names the other node.
+    """
     world = AttachWorld(is_strict_single_node=is_strict)
     world.add_volume(modes=["ReadWriteOnce"])
     world.add_attachment("pv1-node0", node="node0", is_marked=True, is_deleting=True)
@@ -104,7 +107,7 @@ def test_ma012_next_node_waits_for_the_detach_from_the_last_one(is_strict):
 
 
 def test_call_record_goes_with_the_call(world):
-    """MA-016: a later detach waits for nobody once the driver answered."""
+    """MA-016: Once the driver has answered, a later detach does not wait."""
     fail(world, "INTERNAL")
     key = world.add_attachment()
     world.run(key)
@@ -112,7 +115,7 @@ def test_call_record_goes_with_the_call(world):
 
 
 def test_ma030_record_stands_in_the_attachment_too():
-    """MA-030: under the annotation that the administrator chose."""
+    """MA-030: The administrator chooses the annotation."""
     world = AttachWorld(record_annotation="example.org/record")
     world.add_volume(csi=SECRET)
     world.add_secret("secret", {"foo": "YmFy"})
@@ -124,7 +127,7 @@ def test_ma030_record_stands_in_the_attachment_too():
 
 
 def test_mark_holds_no_secret(world):
-    """What is remembered in Redis names the secret, never its data."""
+    """The state in Redis names the secret but never contains its data."""
     world.add_volume(csi=SECRET)
     world.add_secret("secret", {"foo": "aHVzaA=="})
     key = world.add_attachment()
@@ -134,14 +137,14 @@ def test_mark_holds_no_secret(world):
 
 
 def test_a022_name_of_an_attachment():
-    """As the attach/detach controller makes it; `volume.proven` relies on it."""
+    """The attach/detach controller makes the name in this way; `volume.proven` relies on it."""
     digest = hashlib.sha256(b"handle1" + b"csi/test" + b"node1").hexdigest()
     key = names.attachment_key("csi/test", "node1", f"csi-{digest}", "u")
     assert key.object.partition("/")[2] == f"csi-{digest}"
 
 
 def test_da023_deleted_attachment_is_left_to_the_other_lane(world):
-    """DA-023: an attach never turns into a detach that holds up attaches."""
+    """DA-023: An attach never turns into a detach, which would delay other attaches."""
     key = world.add_attachment(is_marked=True)
     world.api.mark_deleted(paths.ATTACHMENTS, "pv1-node1")
     outcome = world.sync(CONTROLLER, key)
@@ -158,7 +161,7 @@ def parts(key):
 
 
 def test_ma016_forced_publish_of_a_dead_worker(world):
-    """MA-016: its record stands under another key of the attachment, and counts all the same."""
+    """MA-016: Its record is in the state of another key of the attachment, and counts anyway."""
     key = world.add_attachment(is_marked=True, attached=True)
     forced = names.attachment_key("csi/test", *parts(key), kind=names.FORCED)
     world.queue.marks[forced.text] = {"call": {"until": time.time() + 7}}
@@ -183,7 +186,7 @@ def test_ma016_forced_publish_of_a_dead_worker(world):
 def test_ma015_calls_that_time_out_share_one_place_of_their_node(
     world, codes, is_alone, is_deleting
 ):
-    """MA-015: a dead node holds up one call; an answer of any kind gives the place back."""
+    """MA-015: A dead node blocks only one call; any answer returns the slot."""
     steps = [*({"code": code, "message": "boom", "times": 1} for code in codes), {}]
     world.client.respond({"ControllerPublishVolume": steps, "ControllerUnpublishVolume": steps})
     key = world.add_attachment(is_marked=is_deleting, is_deleting=is_deleting)
@@ -204,7 +207,7 @@ def test_ma015_calls_that_time_out_share_one_place_of_their_node(
     ("class_name", "seconds"), [("fast", [3.0, 4.0]), ("slow", [15.0, 15.0]), ("", [15.0, 15.0])]
 )
 def test_deadline_of_the_volumes_class(world, class_name, seconds):
-    """A drivers file may give the calls of one class a time of their own; `--timeout` else."""
+    """A drivers file may set a timeout per class; otherwise `--timeout` applies."""
     own = {("attach", "fast"): 3.0, ("detach", "fast"): 4.0, ("attach", "other"): 9.0}
     world.driver.timeout_seconds = lambda operation, name="": own.get((operation, name))
     world.add_volume(**{"storageClassName": class_name} if class_name else {})
@@ -217,7 +220,7 @@ def test_deadline_of_the_volumes_class(world, class_name, seconds):
 
 @pytest.mark.parametrize("is_deleting", [False, True], ids=["attach", "detach"])
 def test_each_failure_stands_in_the_trail(world, is_deleting):
-    """`explain` has its time line from there, also where the status could not be written."""
+    """`explain` builds its timeline from these errors, even if the status could not be written."""
     refusal = [{"code": "INTERNAL", "message": "boom", "times": 2}]
     world.client.respond(dict.fromkeys(("ControllerPublishVolume",), refusal))
     world.client.respond(dict.fromkeys(("ControllerUnpublishVolume",), refusal))
@@ -230,7 +233,7 @@ def test_each_failure_stands_in_the_trail(world, is_deleting):
 
 
 def test_ma016_a_forced_publish_leaves_no_call(world):
-    """MA-016, A-095: no status tells its end, so the mark does; the record stays."""
+    """MA-016, A-095: No status shows its outcome, so the key's state does; the record stays."""
     key = world.add_attachment(is_marked=True, attached=True)
     assert world.force(key).reason == "attached"
     mark = world.queue.marks[names.attachment_key("csi/test", *parts(key), kind=names.FORCED).text]
@@ -238,7 +241,7 @@ def test_ma016_a_forced_publish_leaves_no_call(world):
 
 
 def test_a040_a_pass_is_plain_unless_it_is_forced(world):
-    """A-040, A-095: who builds one without a word gets no second publish."""
+    """A-040, A-095: By default no second publish is made."""
     key = world.add_attachment(is_marked=True, attached=True)
     lease, found = world.lease(key), world.attachment()
     plain = AttachmentPass(world.context, key, lease, paths.ATTACHMENTS, found, driver=world.driver)

@@ -1,7 +1,7 @@
-"""A ControllerPublishVolume whose end nobody heard, overtaken by a later one (MA-016, I-1, I-4).
+"""A ControllerPublishVolume with unknown outcome, followed by a later one (MA-016, I-1, I-4).
 
-The opposite call comes only after the deadline of every such call: what ends later would leave the
-volume on a node without an attachment, which nobody takes off any more (A-096).
+The detach waits for the deadline of each such call. A publish that ends later would leave the
+volume on a node without an attachment, and no worker would detach it (A-096).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ UNHEARD = [
 
 
 def begins_unheard(world: AttachWorld, end: BaseException) -> Any:
-    """A publish arrives at the driver, and its caller hears no end; returns what ends it."""
+    """Send a publish whose caller gets no answer; return a function that ends it at the driver."""
     world.add_volume(finalizers=["x"])
     key = world.add_attachment()
     client, call = world.client, world.client.call
@@ -44,7 +44,7 @@ def begins_unheard(world: AttachWorld, end: BaseException) -> Any:
 
 @pytest.mark.parametrize("end", UNHEARD)
 def test_ma016_the_detach_waits_for_a_publish_that_another_overtook(end):
-    """The successor's publish ends, and its status says so; the first one may still run."""
+    """The second publish ends and its status shows that, but the first one may still run."""
     world = AttachWorld()
     key, ends = begins_unheard(world, end)
     assert world.run(key).action.value == "done"
@@ -57,7 +57,7 @@ def test_ma016_the_detach_waits_for_a_publish_that_another_overtook(end):
 
 
 def test_ma016_an_answer_to_the_next_call_does_not_end_the_first():
-    """The successor's publish is refused: its own end, not that of the call before."""
+    """The second publish is refused; that ends only this call, not the first one."""
     world = AttachWorld()
     key, ends = begins_unheard(world, Death("publish"))
     world.client.respond({"ControllerPublishVolume": [{"code": "INTERNAL"}, {}]})
@@ -70,7 +70,10 @@ def test_ma016_an_answer_to_the_next_call_does_not_end_the_first():
 
 
 def test_ma016_a_broken_stream_is_no_end_of_a_publish():
-    """The transport's own status: the driver said nothing and may be at work (csi_client)."""
+    """The status is the transport's.
+
+    The driver answered nothing and may still work (csi_client).
+    """
     world = AttachWorld()
     broken = CsiError(
         errors.UNKNOWN, "Stream removed", from_transport=True, is_final=False, rpc="/x"

@@ -1,4 +1,4 @@
-"""Status and driver compared by ListVolumes: section 11.6."""
+"""The status is compared with the driver's ListVolumes: section 11.6."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def listing(world, *entries, **step):
 
 
 def forced(world):
-    """Keys that the last run added; each is then worked on once."""
+    """Return the keys that the last comparison added; each is then reconciled once."""
     keys = [Key.parse(text) for text, _ in world.queue.added]
     world.queue.added.clear()
     assert all(key.kind == names.FORCED for key in keys)
@@ -45,7 +45,10 @@ def compare(world):
 
 
 def test_ta090_attached_but_not_listed(world):
-    """A-094, A-095: published again, never unpublished; old metadata goes (att-70)."""
+    """A-094, A-095: The volume is published again, never unpublished.
+
+    Old metadata is removed (att-70).
+    """
     metadata = {"old": "1"}
     world.add_attachment(is_marked=True, attached=True, attachmentMetadata=metadata)
     listing(world)
@@ -62,7 +65,7 @@ def test_ta091_listing_agrees(world):
 
 
 def test_a094_not_attached_but_listed(world):
-    """A-094: published, with the back-off of the key bypassed."""
+    """A-094: The volume is published at once, without the key's back-off."""
     world.add_attachment(is_marked=True)
     listing(world, HERE)
     compare(world)
@@ -85,7 +88,7 @@ def test_ta093_deleted_and_attached_but_not_listed(world):
 
 
 def test_ta094_listed_without_an_attachment(world):
-    """A-096: what somebody attached by hand is never touched."""
+    """A-096: A volume that was attached by hand is never touched."""
     world.add_attachment(is_marked=True, attached=True)
     listing(world, HERE, {"volume_id": "other", "published_node_ids": ["nodeID1"]})
     assert compare(world) == []
@@ -93,7 +96,7 @@ def test_ta094_listed_without_an_attachment(world):
 
 @pytest.mark.parametrize("attacher", ["", "other"], ids=["no attachment", "one of another driver"])
 def test_ta095_nothing_of_the_driver_to_compare(world, attacher):
-    """A-090: each run lists, also when there is nothing yet that the list could contradict."""
+    """A-090: Each comparison calls ListVolumes, even if there is nothing to compare yet."""
     if attacher:
         world.add_attachment(attacher=attacher, attached=True)
     listing(world, {"volume_id": "other", "published_node_ids": ["nodeID1"]})
@@ -102,7 +105,10 @@ def test_ta095_nothing_of_the_driver_to_compare(world, attacher):
 
 
 def test_ta096_three_pages():
-    """A-091: all pages together, tokens passed on; of a volume that comes twice the last counts."""
+    """A-091: All pages count, with their tokens.
+
+    Of a volume that is listed twice the last counts.
+    """
     world = AttachWorld(capabilities=LISTS, max_entries=2)
     world.add_volume()
     world.add_attachment(is_marked=True, attached=True)
@@ -120,7 +126,7 @@ def test_ta096_three_pages():
 
 
 def test_ta097_second_page_fails(world):
-    """A-091: no part of a list is used."""
+    """A-091: A partial list is not used."""
     world.add_attachment(is_marked=True, attached=True)
     pages = {"": {"next_token": "2"}, "2": {"code": "INTERNAL"}}
     world.client.respond({"ListVolumes": [{"pages": pages}]})
@@ -129,7 +135,7 @@ def test_ta097_second_page_fails(world):
 
 
 def test_ta098_token_comes_back(world):
-    """Else the run would never end."""
+    """Otherwise the comparison would never end."""
     world.add_attachment(is_marked=True, attached=True)
     listing(world, next_token="2")
     assert world.compare().reason == "listing failed"
@@ -137,7 +143,7 @@ def test_ta098_token_comes_back(world):
 
 
 def test_da010_listing_takes_too_long():
-    """DA-010: each page has its deadline, all together another one."""
+    """DA-010: Each page has a timeout, and all pages together have another."""
     world = AttachWorld(capabilities=LISTS, reconcile_timeout_seconds=-1.0)
     world.add_attachment(is_marked=True, attached=True)
     listing(world, next_token="2")
@@ -145,14 +151,14 @@ def test_da010_listing_takes_too_long():
 
 
 def test_ta099_entry_without_status(world):
-    """DA-012: unknown is not absent."""
+    """DA-012: Unknown does not mean absent."""
     world.add_attachment(is_marked=True, attached=True)
     listing(world, {"volume_id": "handle1", "no_status": True})
     assert compare(world) == []
 
 
 def test_ta100_attachment_that_cannot_be_judged(world):
-    """A-093: skipped, the others are not."""
+    """A-093: It is skipped, but the others are compared."""
     world.add_attachment("lost", is_marked=True, source={"persistentVolumeName": "gone"})
     world.add_attachment("nowhere", node="node9", finalizers=[FIN])
     world.add_attachment(is_marked=True, attached=True)
@@ -161,7 +167,7 @@ def test_ta100_attachment_that_cannot_be_judged(world):
 
 
 def test_ta101_driver_lists_no_publications():
-    """A-005, A-090."""
+    """A-005, A-090: The driver lacks LIST_VOLUMES_PUBLISHED_NODES, so it is not called."""
     world = AttachWorld(capabilities=PUBLISHES | {"LIST_VOLUMES"})
     assert list(CONTROLLER.periodic(world.context, world.driver)) == []
     world.compare()
@@ -169,13 +175,13 @@ def test_ta101_driver_lists_no_publications():
 
 
 def test_a090_comes_back_by_itself(world):
-    """A-090."""
+    """A-090: The comparison is periodic."""
     (due,) = CONTROLLER.periodic(world.context, world.driver)
     assert (due.key, due.every_seconds) == (names.reconcile_key("csi/test"), 60.0)
 
 
 def test_ta102_forced_publish_fails(world):
-    """A-097, DA-011: retried until it worked, then the error goes."""
+    """A-097, DA-011: The publish is retried until it succeeds; then the error is removed."""
     world.add_attachment(is_marked=True, attached=True)
     listing(world)
     world.client.respond({"ControllerPublishVolume": [{"code": "INTERNAL"}, {}]})
@@ -187,7 +193,7 @@ def test_ta102_forced_publish_fails(world):
 
 
 def test_ta103_attached_while_the_list_is_read(world):
-    """MA-040, DA-013: what changed since the listing began is left alone."""
+    """MA-040, DA-013: An attachment that changed since the list began is not touched."""
     key = world.add_attachment(is_marked=True)
 
     def finish(_request):
@@ -224,7 +230,7 @@ GCE_NODE = "projects/p/zones/us-east1-a/instances/n"
     ],
 )
 def test_migrated_handle_is_completed_first(listed, difference):
-    """A-071."""
+    """A-071: Project and zone are filled in before the comparison."""
     world = AttachWorld(driver=GCE, capabilities=LISTS, has_node=False)
     world.add_node(node_id=GCE_NODE)
     metadata = {"name": "pv1", "labels": {"topology.kubernetes.io/zone": "us-east1-a"}}
@@ -239,7 +245,7 @@ def test_migrated_handle_is_completed_first(listed, difference):
 
 @pytest.mark.parametrize("driver", ["csi/test", GCE])
 def test_inline_volume_that_cannot_be_completed(driver):
-    """A-071: of a driver without an in-tree plugin, or with a node id of another form."""
+    """A-071: Its driver replaces no in-tree plug-in, or the node ID has another form."""
     world = AttachWorld(driver=driver, capabilities=LISTS)
     inline = {"accessModes": ["ReadWriteOnce"], "csi": {"driver": "d", "volumeHandle": "i"}}
     world.add_attachment(attached=True, source={"inlineVolumeSpec": inline}, node_id="n")
@@ -249,7 +255,7 @@ def test_inline_volume_that_cannot_be_completed(driver):
 
 
 def test_ta105_mark_of_an_attachment_that_was_made_again(world):
-    """DA-005: keyed by uid."""
+    """DA-005: The key has the UID of the deleted attachment."""
     world.add_attachment(is_marked=True, attached=True)
     listing(world)
     world.compare()
@@ -261,7 +267,7 @@ def test_ta105_mark_of_an_attachment_that_was_made_again(world):
 
 
 def test_da012_too_many_differences(world):
-    """DA-012, MA-040: a list that lacks everything is rather wrong than everything detached."""
+    """DA-012, MA-040: A wrong list is more likely than the detach of all volumes."""
     on_nodes(world, 21)
     listing(world)
     assert world.compare().reason == "too many differences"
@@ -282,7 +288,7 @@ def on_nodes(world, count, nodes=2):
 
 @pytest.mark.parametrize("count", [21, 25, 60])
 def test_a_node_that_lost_everything_is_mended(world, count):
-    """BUG-7: all differences are of one node, as after its rebuilding."""
+    """BUG-7: All differences are on one node, as after it was rebuilt."""
     on_nodes(world, count, nodes=1)
     listing(world)
     assert world.compare().reason == f"{count} differences"
@@ -290,7 +296,10 @@ def test_a_node_that_lost_everything_is_mended(world, count):
 
 
 def test_objects_that_cannot_be_compared_hold_back_no_other(world):
-    """Each odd one is skipped; the one attachment that the driver contradicts is mended."""
+    """Each of them is skipped.
+
+    Only the attachment that the driver contradicts is published again.
+    """
     world.add_volume("no csi", csi={"driver": None, "volumeHandle": None}, nfs={"path": "/"})
     world.api.change(paths.VOLUMES, "no csi", {"spec": {"csi": None}})
     world.api.add(paths.CSI_NODES, {"metadata": {"name": "bare"}, "spec": {"drivers": None}})
@@ -311,7 +320,7 @@ def test_objects_that_cannot_be_compared_hold_back_no_other(world):
 
 
 def test_a_list_that_says_the_same_twice_is_believed(world):
-    """BUG-7: two nodes lost all they had."""
+    """BUG-7: Two nodes have lost all their volumes."""
     on_nodes(world, 24)
     listing(world)
     assert world.compare().reason == "too many differences"
@@ -320,7 +329,7 @@ def test_a_list_that_says_the_same_twice_is_believed(world):
 
 
 def test_lists_that_differ_are_not_believed(world):
-    """BUG-7: a driver that answers differently each time."""
+    """BUG-7: The driver's answer is different each time."""
     on_nodes(world, 24)
     entry = {"volume_id": "handle1", "published_node_ids": ["nodeID1"]}
     other = {"volume_id": "handle1", "published_node_ids": ["nodeID3"]}
@@ -340,7 +349,7 @@ def hashed(handle, node="node1"):
 
 
 def test_an_attachment_of_a_volume_that_was_made_again_is_not_compared(world):
-    """BUG-4: the PV of that name is another volume."""
+    """BUG-4: The PV of that name is another volume now."""
     world.add_attachment(hashed("old"), is_marked=True, attached=True)
     listing(world)
     assert compare(world) == []
@@ -353,7 +362,7 @@ def test_an_attachment_named_after_its_volume_is_compared(world):
 
 
 def test_many_volumes_are_listed_not_read_one_by_one(world):
-    """One request of 500 instead of 500."""
+    """One list request replaces many single reads."""
     for number in range(51):
         world.add_attachment(f"va{number}", is_marked=True, attached=True)
     listing(world, HERE)
@@ -364,7 +373,7 @@ def test_many_volumes_are_listed_not_read_one_by_one(world):
 
 
 def test_a113_what_a_comparison_tells(world):
-    """A-113: states of the attachments, findings, duration; no label is an attachment."""
+    """A-113: States of attachments, findings and duration; no label names an attachment."""
     error = {"time": "2026-01-01T00:00:00Z", "message": "boom"}
     world.add_attachment("same", is_marked=True, attached=True)
     world.add_attachment("new", node="node2", is_marked=True)
@@ -392,7 +401,7 @@ def test_a113_what_a_comparison_tells(world):
     ],
 )
 def test_a093_node_that_was_made_again(world, is_deleting, wanted):
-    """A-056, A-093, DA-003: attached by its status, but not to the node of now."""
+    """A-056, A-093, DA-003: The status says attached, but not to the present node."""
     world.add_attachment(is_marked=True, attached=True, node_id="old", is_deleting=is_deleting)
     listing(world, HERE | {"published_node_ids": ["old"]})
     compare(world)
@@ -400,7 +409,7 @@ def test_a093_node_that_was_made_again(world, is_deleting, wanted):
 
 
 def test_a093_node_that_is_gone(world):
-    """A-056: what the publish was sent with is all there is."""
+    """A-056: Only the node ID of the publish is known."""
     world.api.drop(paths.CSI_NODES, "node1")
     world.add_attachment(is_marked=True, attached=True)
     listing(world, HERE)

@@ -1,4 +1,4 @@
-"""What a detach remembers of its publish, and what of it is believed (MA-016, MA-030)."""
+"""The record that a detach keeps of its publish, and which records are used (MA-016, MA-030)."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ def attachment(text):
     ],
 )
 def test_ma030_record_of_the_annotation(text, is_believed):
-    """MA-030: anybody may write an annotation; without a handle it tells nothing."""
+    """MA-030: Any client may write the annotation; a record without a handle is useless."""
     found = volume.annotated_record(attachment(text), NAME)
     known = json.loads(text) if is_believed else {}
     assert found == (Record(known.get("driver", ""), "h", known.get("node", "")) if known else None)
 
 
 def test_ma030_no_annotation_is_chosen():
-    """The default: Redis alone keeps the record."""
+    """By default only Redis stores the record."""
     assert volume.annotated_record(attachment(json.dumps(RECORD)), "") is None
 
 
 def test_ma030_the_same_record_has_the_same_text():
-    """Else each attempt would write the attachment again."""
+    """Otherwise each attempt would write the attachment again."""
     backwards = dict(reversed(RECORD.items()))
     assert Record.read(backwards) == Record.read(RECORD)
     assert Record.read(RECORD).text() == '{"driver":"d","handle":"h","node":"n","secret":null}'
 
 
-# As releases before the pass kit wrote it.
+# As an older release wrote it.
 MARK = {
     "record": RECORD,
     "nodes": ["old"],
@@ -65,7 +65,7 @@ MARK = {
 
 
 def test_ma016_a_mark_of_the_release_before_is_read_and_written_alike():
-    """Workers of both releases work on one key during a roll-out."""
+    """During a rolling upgrade, workers of both releases reconcile the same key."""
     found = Memory.read(MARK)
     calls = OpenCalls(Deadline(7.0, 5.0, 1.0), Deadline(6.0, 5.0, 1.0, "process"))
     assert found == Memory(Record.read(RECORD), ("old",), calls, aborted=1, timeouts=2)
@@ -74,7 +74,7 @@ def test_ma016_a_mark_of_the_release_before_is_read_and_written_alike():
 
 
 def test_ma016_what_a_success_leaves():
-    """MA-014, MA-016, MA-032: what the detach needs, no failure counts."""
+    """MA-014, MA-016, MA-032: The facts for the detach stay, and the failure counts are removed."""
     assert Memory.read(MARK).succeeded().mark() == {
         "record": RECORD,
         "nodes": ["old"],

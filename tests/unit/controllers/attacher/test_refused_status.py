@@ -1,4 +1,4 @@
-"""A status that was not taken, of an attachment that is still there: repeated (TA-029)."""
+"""A status write that is refused is repeated if the attachment still exists (TA-029)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from workers.kube import paths
 from workers.kube.errors import ConflictError
 
 STATUS = "volumeattachments/pv1-node1/status"
-# A patch without resourceVersion: after five tries of its own the API server says so, or a webhook.
+# A patch without resourceVersion gets this from the API server after five tries of its own, or from
+# a webhook.
 BUSY = ConflictError(409, "Conflict", "please apply your changes to the latest version")
 
 
@@ -20,7 +21,7 @@ def test_ta029_a_conflict_of_the_status_is_not_an_attachment_that_went():
     world.add_volume()
     key = world.add_attachment()
     world.api.fail("patch", STATUS, *[BUSY] * WRITE_TRIES)
-    with pytest.raises(ConflictError):  # so it comes back after a back-off
+    with pytest.raises(ConflictError):  # so it is retried after a back-off
         world.run(key)
     assert world.client.published == {"handle1": {"nodeID1"}}
     world.run(key)
@@ -28,7 +29,7 @@ def test_ta029_a_conflict_of_the_status_is_not_an_attachment_that_went():
 
 
 def test_a062_a_conflict_of_the_last_status_is_not_an_attachment_that_was_made_again():
-    """Another finalizer holds it: the status must not go on telling "attached"."""
+    """Another finalizer keeps the object, so the status must not stay "attached"."""
     world = AttachWorld()
     world.add_volume()
     world.client.published = {"handle1": {"nodeID1"}}

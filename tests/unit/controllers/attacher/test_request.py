@@ -1,4 +1,4 @@
-"""The capability table and the migrated volumes: sections 11.2 and A-070."""
+"""The table of capabilities, and migrated volumes: sections 11.2 and A-070."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def published(world):
     ],
 )
 def test_access_modes(modes, abilities, wanted):
-    """A-052."""
+    """A-052: The PV's modes and the driver's capabilities decide on the mode in the request."""
     world = AttachWorld(capabilities=abilities)
     world.add_volume(modes=modes)
     assert published(world).volume_capability.access_mode.mode == MODE.Mode.Value(wanted)
@@ -61,7 +61,7 @@ def test_access_modes(modes, abilities, wanted):
     ],
 )
 def test_access_modes_that_csi_cannot_express(modes, message):
-    """A-052; the volume keeps our finalizer, as the recorded case att-29 has it (DA-027)."""
+    """A-052: The volume keeps csi-fleet's finalizer, as in the recorded case att-29 (DA-027)."""
     world = AttachWorld()
     world.add_volume(modes=modes)
     assert published(world) is None
@@ -70,7 +70,7 @@ def test_access_modes_that_csi_cannot_express(modes, message):
 
 
 def test_ta045_block_volume():
-    """A-051."""
+    """A-051: The capability is of type block, without mount options."""
     world = AttachWorld()
     world.add_volume(csi={"fsType": "xfs"}, volumeMode="Block", mountOptions=["a"])
     capability = published(world).volume_capability
@@ -93,7 +93,7 @@ def test_ta047_file_system_and_mount_options():
 
 
 def test_a122_unpublish_always_names_a_node():
-    """A-122: without one it would mean every node."""
+    """A-122: Without a node ID the call would mean every node."""
     with pytest.raises(AssertionError):
         unpublish_request("handle1", "", {})
 
@@ -116,7 +116,7 @@ def add_in_tree(world, **metadata):
 
 
 def test_a070_in_tree_volume_is_translated():
-    """A-070, DA-028: the handle goes to the driver as translated."""
+    """A-070, DA-028: The driver gets the translated handle."""
     world = AttachWorld(driver=GCE)
     add_in_tree(world)
     request = published(world)
@@ -126,7 +126,7 @@ def test_a070_in_tree_volume_is_translated():
 
 
 def test_a041_in_tree_volume_that_cannot_be_translated():
-    """A-041 step 5, A-006."""
+    """A-041 step 5, A-006: The status reports the translation error."""
     world = AttachWorld(driver="ebs.csi.aws.com")
     spec = {"accessModes": [RWO], "awsElasticBlockStore": {"volumeID": "aws://nonsense"}}
     world.api.add(paths.VOLUMES, {"metadata": {"name": "pv1"}, "spec": spec})
@@ -135,7 +135,7 @@ def test_a041_in_tree_volume_that_cannot_be_translated():
 
 
 def test_volume_of_no_csi_driver():
-    """A-041 step 6."""
+    """A-041 step 6: The status reports that the PV has no CSI source."""
     world = AttachWorld()
     spec = {"accessModes": [RWO], "nfs": {"server": "s"}}
     world.api.add(paths.VOLUMES, {"metadata": {"name": "pv1"}, "spec": spec})
@@ -154,7 +154,10 @@ def test_volume_of_no_csi_driver():
     ],
 )
 def test_a072_calls_for_migrated_volumes_are_counted_apart(source, is_migrated):
-    """A-072, and DA-018 for inline volumes: label `migrated` of csi_sidecar_operations_seconds."""
+    """A-072, and DA-018 for inline volumes: The label `migrated` of the metric is set.
+
+    The metric is csi_sidecar_operations_seconds.
+    """
     world = AttachWorld(driver=GCE_PD.driver_name)
     observe = csi_observer(world.context.metrics, lambda _: True)
 

@@ -1,4 +1,4 @@
-"""Which events mean work (A-031), and which only echo what we wrote ourselves (DA-009)?"""
+"""Which events need work (A-031), and which only echo csi-fleet's own writes (DA-009)."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def error(message, time="2026-01-01T00:00:00Z"):
 
 @pytest.mark.parametrize("is_listed", [False, True])
 def test_new_attachment_is_work(rules, is_listed):
-    """A-031: also at the start."""
+    """A-031: This includes the objects listed at the start."""
     assert see(rules, attachment(), is_listed=is_listed) == [KEY]
 
 
@@ -91,7 +91,7 @@ def test_new_attachment_is_work(rules, is_listed):
     ],
 )
 def test_ma003_settled_attachment_is_no_work(rules, item):
-    """MA-001, MA-003: nor does a resync touch it."""
+    """MA-001, MA-003: A resync adds no key for it either."""
     assert see(rules, item) == []
     assert list(rules.all_keys()) == []
 
@@ -105,7 +105,7 @@ def test_ma003_settled_attachment_is_no_work(rules, item):
     ],
 )
 def test_unsettled_attachment_is_work(rules, item, key):
-    """DA-023, DA-025, A-060: detaches have a lane of their own."""
+    """DA-023, DA-025, A-060: Detaches have their own driver queue."""
     assert see(rules, item) == [key]
     assert list(rules.all_keys()) == [key]
 
@@ -124,7 +124,7 @@ EARLIER = ANN | {names.EARLIER_IDS: '["m"]'}
     ],
 )
 def test_echo_of_our_own_write_is_no_work(rules, echo):
-    """A-032, DA-009: it would cut the back-off short, or publish twice."""
+    """A-032, DA-009: A key would cut the back-off short or cause a second publish."""
     see(rules, attachment())
     assert see(rules, echo) == []
     assert list(rules.all_keys()) == [KEY]
@@ -140,7 +140,7 @@ def test_echo_of_our_own_write_is_no_work(rules, echo):
     ],
 )
 def test_change_of_somebody_else_is_work(rules, item, key):
-    """A-031: at once, whatever back-off runs; the failures stay counted."""
+    """A-031: The key is added at once, during any back-off; the failure count stays."""
     see(rules, attachment())
     assert see(rules, item) == [key]
 
@@ -153,27 +153,27 @@ def test_change_of_somebody_else_is_work(rules, item, key):
     ],
 )
 def test_what_we_never_take_off_is_somebody_elses_change(rules, item):
-    """A-031, A-032: it cuts the back-off short, and is put on again."""
+    """A-031, A-032: Its removal cuts the back-off short, and it is written again."""
     see(rules, attachment(finalizers=[FIN], annotations=ANN, **error("boom")))
     assert see(rules, item) == [KEY]
     assert see(rules, item) == []
 
 
 def test_ta115_resync_tries_what_fails(rules):
-    """A-031: every unsettled attachment, no other."""
+    """A-031: Each unsettled attachment gets a key, and no other."""
     see(rules, attachment(**error("boom")))
     assert list(rules.all_keys()) == [KEY]
 
 
 def test_da004_deleted_attachment_is_forgotten(rules):
-    """DA-004, DA-005, MA-041: counters and marks end with it."""
+    """DA-004, DA-005, MA-041: The key's counters and state are dropped."""
     see(rules, attachment())
     assert list(rules.gone(paths.ATTACHMENTS, attachment())) == FORGOTTEN
     assert list(rules.all_keys()) == []
 
 
 def test_deletion_that_was_missed(rules):
-    """DA-029: A list without the attachment says so."""
+    """DA-029: A list without the attachment shows the deletion."""
     see(rules, attachment())
     rules.begin_list(paths.ATTACHMENTS)
     assert list(rules.end_list(paths.ATTACHMENTS)) == FORGOTTEN
@@ -194,7 +194,7 @@ def test_list_with_the_attachment_forgets_nothing(rules):
     ],
 )
 def test_ta018_node_that_was_waited_for(rules, message):
-    """DA-021: tried at once, not after up to five minutes."""
+    """DA-021: The key is added at once, not after up to five minutes."""
     see(rules, attachment(**error(message)))
     assert see(rules, csi_node("other")) == []
     assert see(rules, csi_node("other", DRIVER)) == [KEY]
@@ -202,7 +202,7 @@ def test_ta018_node_that_was_waited_for(rules, message):
 
 
 def test_node_that_nobody_waited_for(rules):
-    """A-031: most CSINode events mean nothing: its driver was there before."""
+    """A-031: Most CSINode events change nothing, because the driver was already there."""
     see(rules, csi_node(DRIVER), is_listed=True)
     see(rules, attachment(**error("boom")))
     assert see(rules, csi_node(DRIVER, "other")) == []
@@ -210,7 +210,7 @@ def test_node_that_nobody_waited_for(rules):
 
 @pytest.mark.parametrize("way", ["lost its driver", "gone", "not listed"])
 def test_driver_that_comes_back_on_its_node(rules, way):
-    """DA-021: whatever the attachment failed for, and in whosever words."""
+    """DA-021: The reason and the text of the attachment's error do not matter."""
     see(rules, csi_node(DRIVER), is_listed=True)
     see(rules, attachment(**error("boom")))
     if way == "lost its driver":
@@ -224,7 +224,7 @@ def test_driver_that_comes_back_on_its_node(rules, way):
 
 
 def test_attachment_that_was_not_tried_yet_needs_no_wake(rules):
-    """It is queued already."""
+    """Its key is queued already."""
     see(rules, attachment())
     assert see(rules, csi_node(DRIVER)) == []
     assert see(rules, volume(finalizers=(), created=LATER)) == []
@@ -232,7 +232,7 @@ def test_attachment_that_was_not_tried_yet_needs_no_wake(rules):
 
 @pytest.mark.parametrize("message", ['persistentvolume "pv1" not found', "another program's words"])
 def test_da021_volume_that_was_waited_for(rules, message):
-    """DA-021: it is younger than the attachment, which therefore came without it."""
+    """DA-021: The volume is younger than the attachment, which was therefore waiting for it."""
     see(rules, attachment(**error(message)))
     assert see(rules, volume(finalizers=(), created=LATER)) == [KEY]
 
@@ -250,7 +250,7 @@ def test_da021_volume_that_was_waited_for(rules, message):
     ],
 )
 def test_who_waits_no_more_is_not_waked(rules, message, event, way):
-    """DA-021: and who still waits beside it is."""
+    """DA-021: An attachment that still waits gets its key."""
     other = attachment(name="vb", **error(message))
     see(rules, attachment(**error(message)))
     see(rules, other)
@@ -266,7 +266,7 @@ def test_who_waits_no_more_is_not_waked(rules, message, event, way):
 
 
 def test_our_own_write_of_the_volume_wakes_nobody(rules):
-    """Else a failed attach would be tried again at once."""
+    """Otherwise a failed attach would be retried at once."""
     see(rules, attachment(**error("boom")))
     assert see(rules, volume()) == []
 
@@ -286,14 +286,14 @@ def test_our_own_write_of_the_volume_wakes_nobody(rules):
     ],
 )
 def test_volumes_that_may_lose_the_finalizer(rules, item, is_work):
-    """A-031, A-067."""
+    """A-031, A-067: A PV gets a key if it is deleted, or if it is in-tree and not migrated."""
     assert see(rules, item) == ([RELEASE] if is_work else [])
     assert list(rules.all_keys()) == ([RELEASE] if is_work else [])
 
 
 @pytest.mark.parametrize("attacher", [DRIVER, "other"])
 def test_end_of_an_attachment_lets_its_volume_go(rules, attacher):
-    """A-031: whoever attached it."""
+    """A-031: The driver of the attachment does not matter."""
     item = attachment(attacher=attacher, attached=True, finalizers=[FIN])
     see(rules, item)
     see(rules, volume(deleted=True))
@@ -301,7 +301,7 @@ def test_end_of_an_attachment_lets_its_volume_go(rules, attacher):
 
 
 def test_end_of_an_attachment_that_was_missed(rules):
-    """After a gap the worker looks at every volume that waits."""
+    """After a gap the worker checks each volume that waits."""
     see(rules, volume(deleted=True))
     rules.begin_list(paths.ATTACHMENTS)
     assert list(rules.end_list(paths.ATTACHMENTS)) == [RELEASE]
@@ -320,7 +320,7 @@ def test_volume_that_went_during_a_gap(rules):
 
 
 def test_inline_attachment_has_no_volume(rules):
-    """A-023."""
+    """A-023: No PV needs a key after its deletion."""
     item = attachment(volume="")
     assert see(rules, item) == [KEY]
     assert list(rules.gone(paths.ATTACHMENTS, item)) == FORGOTTEN
@@ -346,12 +346,12 @@ def trivial():
     ],
 )
 def test_a075_driver_that_cannot_attach(trivial, item, keys):
-    """A-075, DA-008."""
+    """A-075, DA-008: Only a missing status or a leftover finalizer needs work."""
     assert see(trivial, item) == keys
 
 
 def test_driver_that_learned_to_attach_is_listed_again():
-    """Else attachments settled under the old capabilities would stay unseen."""
+    """Otherwise attachments that were settled under the old capabilities would be missed."""
     other = RECORD | {"controller_capabilities": []}
     assert is_another_kind([other], [RECORD])
     assert not is_another_kind([RECORD], [RECORD])
@@ -359,13 +359,13 @@ def test_driver_that_learned_to_attach_is_listed_again():
 
 
 def test_ma015_queue_is_fair_between_nodes():
-    """MA-015: the node stands where the queue looks for a tenant."""
+    """MA-015: The node is the part of the key that the queue uses as tenant."""
     assert KEY.tenant == "node1"
     assert KEY.object.partition("/")[2] == "va"
 
 
 def test_ma003_what_settled_waits_no_more(rules):
-    """Neither a resync nor its node or volume brings it back."""
+    """Neither a resync nor an event of its node or volume adds its key."""
     see(rules, attachment())
     assert list(rules.all_keys()) == [KEY]
     see(rules, attachment(attached=True, finalizers=[FIN]))
@@ -384,7 +384,7 @@ NO_VOLUME = 'persistentvolume "pv1" not found'
     ],
 )
 def test_attachment_made_again_for_another_node_and_volume(rules, message, before, now):
-    """DA-004, DA-021: what the one before it waited for means nothing to it."""
+    """DA-004, DA-021: It does not wait for the node and the volume of the former attachment."""
     see(rules, attachment(**error(message)))
     again = attachment(uid="u2", node="node2", volume="pv2", **error(message))
     key = names.attachment_key(DRIVER, "node2", "va", "u2")
@@ -407,14 +407,14 @@ def test_attachment_made_again_for_another_node_and_volume(rules, message, befor
     ],
 )
 def test_volume_that_waits_is_told_by_events_and_new_lists(rules, ways, told):
-    """A-031: its own event may be the first; a list that repeats it is no news."""
+    """A-031: Its own event may be the first; a list that repeats it adds no key."""
     found = [see(rules, volume(deleted=True), is_listed=one) for one in ways]
     assert found == [[RELEASE] if one else [] for one in told]
     assert rules.counts() == {"attachments": 0, "attach-finalizers": 1}
 
 
 def test_volume_of_a_queue_with_another_name_is_told_again(rules):
-    """The driver came back under another queue: the old key is nobody's."""
+    """The driver returned with another queue name, so no worker takes the old key."""
     see(rules, volume(deleted=True))
     rules.set_drivers([RECORD | {"queue_name": "other"}])
     key = names.finalizer_key("other", "pv1")
@@ -423,7 +423,7 @@ def test_volume_of_a_queue_with_another_name_is_told_again(rules):
 
 
 def test_the_end_of_a_list_of_nodes_tells_nothing(rules):
-    """Neither attachments nor volumes went with it."""
+    """No attachment and no volume is deleted with a node."""
     see(rules, attachment())
     see(rules, volume(deleted=True))
     rules.begin_list(paths.CSI_NODES)

@@ -1,4 +1,4 @@
-"""What a watcher or a pass meets seldom: a name that came back meanwhile, 409 for ever."""
+"""Rare events in the watcher and in a reconcile: a name that is used again, endless conflicts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def attachment(uid: str, *, attached: bool) -> Attachment:
 
 
 def test_a_list_forgets_the_attachment_that_was_made_again_meanwhile():
-    """DA-004: names are hashes of volume, driver and node, so they come back."""
+    """DA-004: Names are hashes of volume, driver and node, so they are used again."""
     rules = AttacherRules()
     rules.set_drivers([RECORD])
     list(rules.seen(paths.ATTACHMENTS, attachment("u1", attached=False), is_listed=False))

@@ -1,4 +1,4 @@
-"""The attacher as data: names, flags, settings, rights."""
+"""The attacher's spec: names, flags, settings, permissions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def defaults():
 
 
 def test_ta110_names_of_an_odd_driver():
-    """A-007, A-020."""
+    """A-007, A-020: Characters that are not allowed are replaced."""
     assert names.finalizer("a/b.c_") == "external-attacher/a-b-c-X"
     assert SPEC.lease_name is not None
     assert SPEC.lease_name("a/b.c_") == "external-attacher-leader-a-b-c-X"
@@ -35,18 +35,18 @@ def test_ta110_names_of_an_odd_driver():
 
 
 def test_a100_defaults_are_the_references():
-    """A-100."""
+    """A-100: The defaults are csi-attacher's."""
     assert read_settings(defaults()) == AttacherSettings()
 
 
 @pytest.mark.parametrize("value", [True, False])
 def test_a101_gate(value):
-    """A-101."""
+    """A-101: The gate decides if errors have a code."""
     gates = {"MutableCSINodeAllocatableCount": value}
     assert read_settings(defaults() | {"feature-gates": gates}).writes_error_code is value
 
 
-# Default, whether it is the reference's own, what a value must be, and why it has no effect.
+# Default, if it is csi-attacher's own flag, the allowed values, and why it has no effect.
 WORDS = "at verbosity 5, responses are logged in full"
 FLAG_TABLE = {
     "timeout": ("15s", True, "be greater than 0", ""),
@@ -67,7 +67,7 @@ FLAG_TABLE = {
 
 
 def test_a100_flags():
-    """A-100: those of external-attacher v4.11, and ours, which `--help` marks as ours."""
+    """A-100: The flags are external-attacher v4.11's and csi-fleet's own, marked in `--help`."""
     assert {
         flag.name: (
             flag.default,
@@ -81,7 +81,10 @@ def test_a100_flags():
 
 @pytest.mark.parametrize("flag", FLAGS, ids=lambda flag: flag.name)
 def test_a100_commands_that_take_a_flag(flag):
-    """Who runs a controller takes all; the clock its period, who asks a driver its deadline."""
+    """Commands that run the controller take all flags.
+
+    Beat takes the period, and tools that call a driver take the timeout.
+    """
     more = {
         "timeout": {"audit", "conformance", "doctor"},
         "reconcile-sync": {"beat"},
@@ -91,7 +94,7 @@ def test_a100_commands_that_take_a_flag(flag):
 
 
 def test_da010_settings_of_the_reference():
-    """A-100, A-101: what a driver's attachments follow where nobody says anything."""
+    """A-100, A-101: These settings apply to a driver without settings of its own."""
     assert read_settings(defaults()) == AttacherSettings(
         timeout_seconds=15.0,
         worker_threads=10,
@@ -115,14 +118,14 @@ def test_da010_settings_of_the_reference():
     ids=["attaches", "does not attach", "no controller"],
 )
 def test_a004_every_driver_is_served(plugin, capabilities):
-    """A-004, A-075: one that cannot attach has its attachments marked all the same."""
+    """A-004, A-075: If a driver cannot attach, its attachments are marked as attached anyway."""
     world = AttachWorld(plugin=plugin, capabilities=capabilities)
     assert CONTROLLER.serves(world.driver) is True
 
 
 @pytest.mark.parametrize(("threads", "forced"), [(1, 1), (2, 2), (3, 2)])
 def test_a003_fewest_worker_threads(threads, forced):
-    """A-003: one is enough; forced passes never take more than two, nor more than there are."""
+    """A-003: One thread is enough; forced reconciles use at most two threads."""
     settings = read_settings(defaults() | {"worker-threads": threads})
     world = AttachWorld(worker_threads=settings.worker_threads)
     limits = CONTROLLER.limits(world.driver)
@@ -130,7 +133,7 @@ def test_a003_fewest_worker_threads(threads, forced):
 
 
 def test_what_is_not_said_of_an_error_or_a_volume():
-    """No code is invented (A-057), nothing counts as missing (DA-007) or migrated (A-072)."""
+    """No code is invented (A-057); by default nothing is missing (DA-007) or migrated (A-072)."""
     error = AttachError("boom")
     assert (str(error), error.message, error.code, error.reason) == (
         "boom",
@@ -142,7 +145,7 @@ def test_what_is_not_said_of_an_error_or_a_volume():
 
 
 def test_ta111_no_worker_threads():
-    """A-003: the reference's words and exit code."""
+    """A-003: Text and exit code are csi-attacher's."""
     with pytest.raises(ConfigError, match="Option -worker-threads must be greater than zero") as no:
         read_settings(defaults() | {"worker-threads": 0})
     assert no.value.exit_code == 1
@@ -152,7 +155,7 @@ def test_ta111_no_worker_threads():
     ("controllers", "is_refused"), [("attacher", True), ("attacher,provisioner", False)]
 )
 def test_unknown_gate(controllers, is_refused):
-    """A-101: refused as csi-attacher does; old manifests of csi-provisioner name dropped ones."""
+    """A-101: csi-attacher refuses it too; old manifests of csi-provisioner name removed gates."""
     arguments = [f"--controllers={controllers}", "--feature-gates=NoSuchGate=true"]
     arguments += ["--redis-url=redis://127.0.0.1:1/0"]
     if is_refused:
@@ -164,7 +167,7 @@ def test_unknown_gate(controllers, is_refused):
 
 
 def test_a110_permissions():
-    """A-077, A-110: no more than the reference's, but for events; secrets only as a feature."""
+    """A-077, A-110: They are csi-attacher's and those for events; secrets are a feature."""
     base = {(one.group, name): one.verbs for one in SPEC.permissions if not one.feature
             for name in one.resources}  # fmt: skip
     assert base == {
@@ -179,14 +182,14 @@ def test_a110_permissions():
 
 
 def test_a112_names_of_the_work_queues():
-    """A-030, A-112: upstream's dashboards find theirs."""
+    """A-030, A-112: Upstream's dashboards use these names."""
     queues = {kind.name: kind.work_queue for kind in SPEC.kinds}
     assert queues[names.ATTACHMENTS] == "csi-attacher-va"
     assert queues[names.FINALIZERS] == "csi-attacher-pv"
 
 
 def test_a030_limits():
-    """A-030, DA-023: worker threads for each queue, detaches apart from attaches."""
+    """A-030, DA-023: Each queue is limited to the worker threads; detaches have their own queue."""
     world = AttachWorld(worker_threads=7)
     limits = CONTROLLER.limits(world.driver)
     assert limits == {
@@ -199,7 +202,7 @@ def test_a030_limits():
 
 
 def test_ta119_one_pass_at_a_time_for_an_attachment():
-    """A-030, MA-010: forced or not, the same lock is taken with the key."""
+    """A-030, MA-010: Forced or not, the key takes the same lock."""
     world = AttachWorld(capabilities=PUBLISHES)
     parts = ("csi/test", "node1", "va", "u1")
     found = {CONTROLLER.locks(key, world.driver) for key in names.keys_of(*parts)}
@@ -208,7 +211,7 @@ def test_ta119_one_pass_at_a_time_for_an_attachment():
 
 
 def test_a110_shipped_rights_are_those_of_the_spec():
-    """Watcher and worker together have what the spec lists, no verb more."""
+    """The watcher and the worker together have exactly the verbs that the spec lists."""
     path = ROOT / "k8s/components/controller-attacher/clusterroles.yaml"
     shipped = defaultdict(set)
     for role in yaml.safe_load_all(path.read_text(encoding="utf-8")):

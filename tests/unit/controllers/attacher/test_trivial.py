@@ -22,7 +22,7 @@ def world(request):
 
 
 def test_ta085_marked_attached_without_a_call(world):
-    """A-004, A-075: no finalizer, no node id, no volume needed."""
+    """A-004, A-075: No finalizer, no node ID and no volume is needed."""
     world.run(world.add_attachment())
     assert world.status() == {"attached": True}
     assert (world.finalizers(), world.node_id(), world.calls) == ([], None, [])
@@ -30,7 +30,7 @@ def test_ta085_marked_attached_without_a_call(world):
 
 
 def test_ta086_attached_false_written_later(world):
-    """TA-085 and TA-086: both ways of not being able to attach."""
+    """TA-085 and TA-086 run with both kinds of drivers that cannot attach."""
     key = world.add_attachment()
     world.run(key)
     world.api.change(paths.ATTACHMENTS, "pv1-node1", {"status": {"attached": False}})
@@ -39,7 +39,7 @@ def test_ta086_attached_false_written_later(world):
 
 
 def test_errors_and_metadata_of_better_times_go(world):
-    """A-075: as the reference, which writes the whole result of an attach without a call."""
+    """A-075: csi-attacher too writes the full result of an attach without a call."""
     error = {"time": "2026-01-01T00:00:00Z", "message": "boom"}
     world.run(world.add_attachment(attachError=error, attachmentMetadata={"a": "b"}))
     assert world.status() == {"attached": True}
@@ -60,7 +60,7 @@ def test_ta088_status_cannot_be_written(world):
 
 
 def test_ta089_finalizer_of_better_times(world):
-    """DA-008, A-076: the reference leaves attachment and volume undeletable."""
+    """DA-008, A-076: csi-attacher leaves an attachment and a volume that cannot be deleted."""
     world.add_volume(claimRef={"name": "data", "namespace": "default", "uid": "c1"})
     world.api.mark_deleted(paths.VOLUMES, "pv1")
     world.run(world.add_attachment(is_marked=True, attached=True, is_deleting=True))
@@ -85,7 +85,7 @@ def test_finalizer_stays_while_the_attachment_does(world):
 
 
 def test_a_finalizer_whose_volume_is_gone_goes_untold():
-    """DA-008: there is no claim that could be told, and nothing to wait for."""
+    """DA-008: There is no claim for an event, and nothing to wait for."""
     world = AttachWorld(capabilities=())
     world.run(world.add_attachment(is_marked=True, attached=True, is_deleting=True))
     assert world.is_gone()

@@ -1,7 +1,7 @@
-"""DA-033: an attachment goes without its detach, at whatever moment of the attach.
+"""DA-033: An attachment vanishes without its detach, at any point of the attach.
 
-The API server may answer with success to our finalizer and to a deletion that began before it
-(kubernetes/kubernetes#77988): then the object is gone, and nobody else knows of the publish.
+The API server may accept csi-fleet's finalizer and still complete a deletion that began before it
+(kubernetes/kubernetes#77988). Then the object is gone, and no other process knows of the publish.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ AWAY = DriverAway("the connection broke")
 
 
 class Clock:
-    """What the attacher uses of `time`; it goes on by sleeping alone."""
+    """A fake of the module `time` for the attacher; only sleeping advances it."""
 
     now = 1000.0
 
@@ -61,7 +61,7 @@ def new_world(timeout_seconds: float = 15.0) -> AttachWorld:
 
 
 def drop(world: AttachWorld) -> None:
-    """It goes, and the watcher has its marks forgotten."""
+    """Drop the object; the watcher drops the key's state."""
     world.api.drop(paths.ATTACHMENTS, "pv1-node1")
     world.queue.marks.clear()
 
@@ -74,7 +74,10 @@ def test_these_are_all_requests_of_an_attach():
 
 @pytest.mark.parametrize(("verb", "path"), REQUESTS)
 def test_nothing_stays_published_whenever_it_goes(verb, path):
-    """DA-033: before each request; then the pass is repeated, as after any event."""
+    """DA-033: It vanishes before a request.
+
+    Then the key is reconciled again, as after any event.
+    """
     world = new_world()
     key = world.add_attachment()
     world.api.before(verb, path, lambda: drop(world))
@@ -102,7 +105,7 @@ def test_it_is_detached_whatever_the_publish_answered(answer):
 
 
 def test_nothing_more_is_asked_once_others_own_the_key():
-    """The client says so where the Lease of a Go sidecar went during the call."""
+    """The client raises this if the Lease was lost to a Go sidecar during the call."""
     world = new_world()
     with pytest.raises(LeaseLost):
         goes_while_published(world, LeaseLost("others may work now"))
@@ -111,7 +114,7 @@ def test_nothing_more_is_asked_once_others_own_the_key():
 
 @pytest.mark.parametrize("failures", [4, 5])
 def test_the_detach_is_tried_five_times_and_then_told(failures):
-    """Nothing could be retried later: the attachment is not there."""
+    """A later retry is impossible, because the attachment is gone."""
     world = new_world()
     steps = [{"code": "UNAVAILABLE", "message": "boom"}] * failures
     world.client.respond({"ControllerUnpublishVolume": [*steps, {}]})
@@ -125,7 +128,7 @@ def test_the_detach_is_tried_five_times_and_then_told(failures):
 @pytest.mark.parametrize(("timeout_seconds", "tries"), [(15.0, 5), (300.0, 1), (3600.0, 1)])
 @pytest.mark.parametrize("answer", [LATE, AWAY], ids=str)
 def test_a_driver_that_hangs_holds_no_pass_for_too_long(clock, answer, timeout_seconds, tries):
-    """MA-016: nor is it asked while a publish without an end may still run."""
+    """MA-016: The driver isn't called either while a publish with unknown outcome may run."""
     world = new_world(timeout_seconds)
     begun: list[float] = []
 
@@ -143,7 +146,7 @@ def test_a_driver_that_hangs_holds_no_pass_for_too_long(clock, answer, timeout_s
 
 
 def test_no_try_begins_after_two_minutes(clock):
-    """One exactly then does: `longest_pass` allows for it."""
+    """A try may begin exactly then: `longest_pass` allows for it."""
     world = new_world(timeout_seconds=119.0)
     begun: list[float] = []
 
@@ -159,7 +162,7 @@ def test_no_try_begins_after_two_minutes(clock):
 
 @pytest.mark.parametrize("answer", [{}, LATE], ids=str)
 def test_an_answered_publish_is_given_no_time(clock, answer):
-    """MA-016: its end was heard, though the watcher has not dropped its record yet."""
+    """MA-016: Its outcome is known, although the watcher has not dropped its record yet."""
     world = new_world()
     begun: list[float] = []
 
@@ -186,7 +189,7 @@ REFUSALS = (ServerError(500, "", "etcd"), ForbiddenError(403, "Forbidden", "no")
     ("verb", "path"), [("patch", f"{VA}/status"), ("get", "persistentvolumes")]
 )
 def test_a_request_that_fails_beside_it_hides_nothing(verb, path, error):
-    """The status that cannot be written, the volume that cannot be read."""
+    """Either the status cannot be written, or the volume cannot be read."""
     world = new_world()
 
     def gone(_request):
@@ -202,7 +205,7 @@ def test_a_request_that_fails_beside_it_hides_nothing(verb, path, error):
 @pytest.mark.parametrize("times", [1, 2, 100])
 @pytest.mark.parametrize("answer", [{}, LATE], ids=str)
 def test_redis_that_is_away_for_the_mark_hides_nothing(monkeypatch, answer, times):
-    """Or full: what the watcher has dropped would be a new record."""
+    """The same holds if Redis is full: key state that the watcher dropped would be new data."""
     world = new_world()
 
     def gone(_request):
@@ -226,7 +229,10 @@ def test_redis_that_is_away_for_the_mark_hides_nothing(monkeypatch, answer, time
 
 @pytest.mark.parametrize("answer", [{}, LATE, AWAY], ids=str)
 def test_an_attachment_made_again_publishes_anew(answer):
-    """The next one of the name may go before its publish: then nothing may be there."""
+    """The next attachment of that name may vanish before its publish.
+
+    The volume must be detached then.
+    """
     world = new_world()
 
     def replaced(_request):
@@ -240,7 +246,7 @@ def test_an_attachment_made_again_publishes_anew(answer):
 
 
 def test_a_404_that_is_not_about_the_attachment_takes_nothing_off():
-    """A proxy, or an API server that comes up."""
+    """A proxy, or an API server that is starting, may return it."""
     world = new_world()
     key = world.add_attachment(is_marked=True, attached=True)
     unserved = NotFoundError(404, "NotFound", "the server could not find the requested resource")

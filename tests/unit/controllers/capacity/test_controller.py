@@ -28,7 +28,7 @@ def driver(*, controller=ABLE, **capacity):
 
 
 class Told:
-    """In place of the process's part: what the clock says to it."""
+    """A fake of the process's part that records the calls of the clock."""
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
@@ -53,7 +53,7 @@ def test_only_the_first_tick_polls_at_once(is_first, expected):
 
 
 def test_without_its_part_nothing_ticks():
-    """A process of another controller alone."""
+    """The process runs only another controller."""
     context: Any = SimpleNamespace(parts={})
     CONTROLLER.tick(context, [driver()], is_first=True)
     assert publishing_of(context) is None
@@ -79,7 +79,7 @@ PARTS = {"provisioner": SimpleNamespace(clusters=None)}
 
 
 def test_it_is_ready_once_it_is_built(redis_client):
-    """Before the first pass the served version is known (CAP-002)."""
+    """The served version is known before the first reconcile (CAP-002)."""
     built = CONTROLLER.build(means(redis_client, {OLD}), PARTS)
     assert isinstance(built, Publishing)
     assert built.resource == OLD
@@ -88,7 +88,7 @@ def test_it_is_ready_once_it_is_built(redis_client):
 
 
 def test_what_it_asks_of_the_engine():
-    """No locks, no period of its own, as many calls at once as `--capacity-threads` says."""
+    """It takes no locks, has no period, and makes at most `--capacity-threads` calls at once."""
     one = driver(threads=7)
     key = capacity_key(one.queue_name, "poll")
     context: Any = SimpleNamespace(parts={})

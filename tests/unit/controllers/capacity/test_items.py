@@ -39,7 +39,7 @@ def wanted(classes, segments, *, for_immediate_binding=False):
     ],
 )
 def test_classes_times_segments(classes, segments, count):
-    """CAP-001: the length is the gauge's goal."""
+    """CAP-001: The length is the value of the gauge for the goal."""
     found = wanted(classes, segments)
     assert len(found) == count
     assert len(list(found)) == count
@@ -55,13 +55,13 @@ def test_classes_times_segments(classes, segments, count):
     ],
 )
 def test_which_classes_count(candidate, late_only, with_flag):
-    """CAP-001."""
+    """CAP-001: The driver's classes with late binding count; with the flag, immediate ones too."""
     assert len(wanted([candidate], [zone("a")])) == late_only
     assert len(wanted([candidate], [zone("a")], for_immediate_binding=True)) == with_flag
 
 
 def test_c102_segments_come_and_go():
-    """C-102: the difference of two wanted sets is the work."""
+    """C-102: The work is the difference of two wanted sets."""
     before = set(wanted([storage_class("s")], [zone("a"), zone("b")]))
     after = set(wanted([storage_class("s")], [zone("b"), zone("c")]))
     assert after - before == {Item("s", zone("c"))}
@@ -75,7 +75,7 @@ def test_order_is_fixed():
 
 
 def test_text_forms():
-    """Readable in Flower; the class is what the queue takes turns by."""
+    """The text is readable in Flower, and the queue shares its turns between classes."""
     item = Item("fast", make_term({"topology.kubernetes.io/zone": "a", "rack": "b"}))
     assert item.text == "fast/rack=b,topology.kubernetes.io/zone=a"
     assert Item("fast", ()).text == "fast/"
@@ -83,14 +83,14 @@ def test_text_forms():
 
 
 def test_text_of_another_form_is_refused():
-    """A key from elsewhere must not turn into a wrong item."""
+    """A foreign key must not be read as a wrong item."""
     with pytest.raises(ValueError, match="without '/'"):
         parse_text("fast")
 
 
 @given(st.text(max_size=6), st.dictionaries(st.text(max_size=4), st.text(max_size=4), max_size=3))
 def test_text_round_trip(name, pairs):
-    """Any class and segment, and an item is never taken for a deletion."""
+    """This holds for any class and segment, and an item is never read as a deletion."""
     item = Item(name, make_term(pairs))
     assert parse_text(item.text) == item
     assert parse_text(Obsolete(name).text) == Obsolete(name)
@@ -98,7 +98,7 @@ def test_text_round_trip(name, pairs):
 
 
 def test_c091_without_the_flag_immediate_classes_do_not_count():
-    """The default is the reference's."""
+    """The default is csi-provisioner's."""
     found = wanted_items([storage_class("s", mode="Immediate")], [zone("a")], driver_name=DRIVER)
     assert list(found) == []
 
@@ -112,7 +112,7 @@ def test_c091_without_the_flag_immediate_classes_do_not_count():
     ],
 )
 def test_an_item_is_wanted_by_both_its_class_and_its_segment(candidate, expected):
-    """CAP-001."""
+    """CAP-001: Both the class and the segment must be wanted."""
     known = Wanted(frozenset({"s"}), frozenset({zone("a")}))
     assert (candidate in known) is expected
     assert (candidate in known.of_class(candidate.storage_class)) is expected

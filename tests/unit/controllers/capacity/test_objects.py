@@ -43,7 +43,7 @@ def published(publisher=PUBLISHER, sizes=Sizes(GIB), item=ITEM):  # noqa: B008 -
 
 
 def test_c088_object_content():
-    """CAP-002; recorded cap-07, where name and uid are masked."""
+    """CAP-002: The content is as recorded in cap-07, where name and UID are masked."""
     assert desired_object(OWNED, ITEM, Sizes(GIB), "csisc-abcde") == {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "CSIStorageCapacity",
@@ -64,31 +64,31 @@ def test_c088_object_content():
 
 
 def test_c090_no_owner():
-    """CAP-002: level -1."""
+    """CAP-002: Level -1 adds no owner."""
     body = desired_object(PUBLISHER, ITEM, Sizes(GIB), "n")
     assert "ownerReferences" not in body["metadata"]
 
 
 def test_node_topology_is_present_even_if_empty():
-    """CAP-002: without it the object would match no node."""
+    """CAP-002: Without it the object would match no node."""
     assert desired_object(PUBLISHER, Item("s", ()), Sizes(1), "n")["nodeTopology"] == {
         "matchLabels": {}
     }
 
 
 def test_zero_capacity_is_published():
-    """CAP-006; recorded cap-04."""
+    """CAP-006: The capacity is "0", as recorded in cap-04."""
     assert desired_object(PUBLISHER, ITEM, Sizes(0), "n")["capacity"] == "0"
 
 
 def test_v1beta1_where_v1_is_not_served():
-    """CAP-002."""
+    """CAP-002: The object has the API version that the cluster serves."""
     old = Publisher(driver_name=DRIVER, namespace="ns", api_version="storage.k8s.io/v1beta1")
     assert desired_object(old, ITEM, Sizes(0), "n")["apiVersion"] == "storage.k8s.io/v1beta1"
 
 
 def test_c089_maximum_volume_size_comes_and_goes():
-    """CAP-002, CAP-040; recorded cap-01 and cap-14."""
+    """CAP-002, CAP-040: The field follows the driver's answer, as recorded in cap-01 and cap-14."""
     with_maximum = published(sizes=Sizes(3 * GIB, GIB))
     assert with_maximum["maximumVolumeSize"] == "1Gi"
     without = updated_object(PUBLISHER, with_maximum, Sizes(3 * GIB))
@@ -100,27 +100,27 @@ def test_c089_maximum_volume_size_comes_and_goes():
 
 
 def test_c092_nothing_changed_nothing_written():
-    """CAP-040.5: a poll of an unchanged cluster costs no API call."""
+    """CAP-040.5: A poll of an unchanged cluster costs no API request."""
     assert updated_object(OWNED, published(OWNED), Sizes(GIB)) is None
 
 
 @pytest.mark.parametrize("text", ["1500M", "1500000000", "1500000k"])
 def test_c101_sizes_are_compared_by_value(text):
-    """CAP-040.5: the API server stores 1500000000 as 1500M."""
+    """CAP-040.5: The API server stores 1500000000 as 1500M."""
     existing = published() | {"capacity": text}
     assert updated_object(PUBLISHER, existing, Sizes(1500000000)) is None
 
 
 @pytest.mark.parametrize("text", [None, "lots"])
 def test_unreadable_capacity_is_replaced(text):
-    """An object damaged by hand must not stop the item."""
+    """An object that was damaged by hand must not block the item."""
     updated = updated_object(PUBLISHER, published() | {"capacity": text}, Sizes(5))
     assert updated is not None
     assert updated["capacity"] == "5"
 
 
 def test_c093_c108_update_keeps_identity_and_revision():
-    """CAP-040.6: a PUT with the known resourceVersion; the input is not changed."""
+    """CAP-040.6: The PUT has the known resourceVersion, and the input object stays unchanged."""
     existing = published()
     before = deepcopy(existing)
     updated = updated_object(PUBLISHER, existing, Sizes(5))
@@ -148,7 +148,7 @@ STALE = {
     ],
 )
 def test_owner_is_added_even_if_sizes_are_equal(references, expected):
-    """CAP-040.5, CAP-061: two controllers would be refused by the API for ever."""
+    """CAP-040.5, CAP-061: The API server would refuse two controllers forever."""
     existing = published()
     existing["metadata"]["ownerReferences"] = references
     updated = updated_object(OWNED, existing, Sizes(GIB))
@@ -158,7 +158,7 @@ def test_owner_is_added_even_if_sizes_are_equal(references, expected):
 
 
 def test_c094_no_owner_configured_keeps_references():
-    """CAP-061: a change to level -1 removes nothing."""
+    """CAP-061: A change to level -1 removes nothing."""
     assert updated_object(PUBLISHER, published(OWNED), Sizes(GIB)) is None
     updated = updated_object(PUBLISHER, published(OWNED), Sizes(1))
     assert updated is not None
@@ -166,7 +166,7 @@ def test_c094_no_owner_configured_keeps_references():
 
 
 def test_c107_empty_segment_read_back_from_the_api_is_the_wanted_one():
-    """CAP-051: the reference deleted and re-created it at each poll."""
+    """CAP-051: csi-provisioner deleted and re-created it at each poll."""
     item = Item("fast", ())
     existing = published(item=item)
     assert existing["nodeTopology"] == {}
@@ -176,13 +176,13 @@ def test_c107_empty_segment_read_back_from_the_api_is_the_wanted_one():
 
 
 def test_selectors_are_compared_without_order():
-    """CAP-051."""
+    """CAP-051: The order of the labels does not matter."""
     one = {"nodeTopology": {"matchLabels": {"b": "2", "a": "1"}}, "storageClassName": "s"}
     assert item_of(one) == Item("s", make_term({"a": "1", "b": "2"}))
 
 
 def test_match_expressions_are_not_ours():
-    """CAP-051: whatever they say."""
+    """CAP-051: The publisher never writes match expressions, so such an object is not its own."""
     existing = published()
     existing["nodeTopology"]["matchExpressions"] = [{"key": "a", "operator": "Exists"}]
     assert item_of(existing) is None
@@ -198,7 +198,7 @@ def test_match_expressions_are_not_ours():
     ],
 )
 def test_manages(change, expected):
-    """CAP-003, CAP-052."""
+    """CAP-003, CAP-052: Both labels must be those of the publisher."""
     existing = published()
     existing["metadata"]["labels"] |= change
     assert PUBLISHER.manages(existing) is expected
@@ -206,19 +206,19 @@ def test_manages(change, expected):
 
 
 def test_objects_of_other_namespaces_are_not_ours():
-    """CAP-003."""
+    """CAP-003: Only objects in the publisher's namespace count."""
     existing = published()
     existing["metadata"]["namespace"] = "elsewhere"
     assert not PUBLISHER.manages(existing)
 
 
 def test_objects_of_other_items_are_not_adopted():
-    """M-014: a name collision is not a match."""
+    """M-014: The same name alone is no match."""
     assert not PUBLISHER.can_adopt(published(), Item("slow", ITEM.segment))
 
 
 def test_m014_names_are_the_same_in_every_worker_and_look_generated():
-    """M-014: AlreadyExists then means "adopt"; the pattern is the reference's."""
+    """M-014: AlreadyExists then means "adopt"; the pattern is csi-provisioner's."""
     names = list(object_names(PUBLISHER, ITEM))
     assert names == list(object_names(OWNED, ITEM))
     assert len(set(names)) == len(names) > 1
@@ -226,7 +226,7 @@ def test_m014_names_are_the_same_in_every_worker_and_look_generated():
 
 
 def test_m014_names_differ_by_driver_manager_and_item():
-    """Objects of several drivers and nodes share one namespace."""
+    """Objects of several drivers and nodes share a namespace."""
     others = [
         (PUBLISHER, ITEM),
         (PUBLISHER, Item("slow", ITEM.segment)),
@@ -238,7 +238,7 @@ def test_m014_names_differ_by_driver_manager_and_item():
 
 @given(st.lists(st.integers(0, 30), min_size=2, max_size=30, unique=True))
 def test_colliding_items_find_names_of_their_own(numbers):
-    """M-014: probing ends for any set of taken names shorter than the probe."""
+    """M-014: Probing ends for any set of taken names that is smaller than the number of probes."""
     items = [Item("s", make_term({"n": str(number)})) for number in numbers]
     taken = set(islice(object_names(PUBLISHER, items[0]), 3))
     for item in items:
@@ -267,14 +267,14 @@ def test_colliding_items_find_names_of_their_own(numbers):
     ],
 )
 def test_managed_by(suffix, base, expected):
-    """CAP-004, with its fixed points."""
+    """CAP-004: The expected values are fixed."""
     found = managed_by(suffix) if base is None else managed_by(suffix, base)
     assert found == expected
 
 
 @given(st.text("ab-", max_size=80), st.text("xy", max_size=80))
 def test_managed_by_fits_a_label(suffix, base):
-    """CAP-004: a longer value would be refused by the API server."""
+    """CAP-004: The API server would refuse a longer value."""
     assert len(managed_by(suffix, base)) <= 63
 
 
@@ -282,7 +282,7 @@ CLASS = {"parameters": {"a": "b", "csi.storage.k8s.io/fstype": "xfs"}}
 
 
 def test_c115_parameters_are_passed_unchanged():
-    """CAP-010: reserved keys too, unlike in CreateVolume; recorded cap-01."""
+    """CAP-010: This includes reserved keys, unlike in CreateVolume; recorded in cap-01."""
     request = capacity_request(CLASS, ITEM.segment, has_topology=True)
     assert dict(request.parameters) == CLASS["parameters"]
     assert dict(request.accessible_topology.segments) == {"zone": "z1"}
@@ -290,14 +290,14 @@ def test_c115_parameters_are_passed_unchanged():
 
 
 def test_topology_of_an_empty_segment_is_sent_empty():
-    """CAP-010: set whenever a segment exists."""
+    """CAP-010: The field is set whenever there is a segment."""
     request = capacity_request({}, (), has_topology=True)
     assert request.HasField("accessible_topology")
 
 
 @pytest.mark.parametrize("always", [False, True])
 def test_cap011_driver_without_topology(always):
-    """CAP-011: left out, with a switch to do as the reference does; recorded cap-12."""
+    """CAP-011: Topology is only sent if a switch restores csi-provisioner's behaviour (cap-12)."""
     request = capacity_request(
         {"parameters": None}, (), has_topology=False, always_send_topology=always
     )
@@ -326,7 +326,7 @@ def test_cap011_driver_without_topology(always):
     ],
 )
 def test_sizes_of(answer, expected):
-    """CAP-002, CAP-005: exact integers."""
+    """CAP-002, CAP-005: Sizes are exact integers."""
     sizes = sizes_of(GetCapacityResponse(**answer))
     assert sizes == expected
     body = desired_object(PUBLISHER, ITEM, sizes, "n")
@@ -334,7 +334,7 @@ def test_sizes_of(answer, expected):
 
 
 def test_cap011_without_the_switch_no_topology_is_sent_to_a_driver_without_one():
-    """The CSI text wants it so; the switch is off by default."""
+    """CSI requires this; the switch is off by default."""
     request = capacity_request({}, (), has_topology=False)
     assert not request.HasField("accessible_topology")
 
@@ -349,12 +349,12 @@ def test_cap011_without_the_switch_no_topology_is_sent_to_a_driver_without_one()
     ],
 )
 def test_cap004_two_long_names_are_cut_to_a_label_s_length(base, suffix, length):
-    """Not a character is wasted, none is too much."""
+    """The result has the full length, and never more."""
     assert len(managed_by(suffix, base)) == length
 
 
 def test_labels_that_are_null_are_no_labels():
-    """As the API server answers for an object without any."""
+    """The API server returns null for an object without labels."""
     existing = published()
     existing["metadata"]["labels"] = None
     assert not PUBLISHER.manages(existing)
@@ -370,7 +370,7 @@ def test_null_owners_are_no_owners():
 
 
 def test_the_owners_that_are_there_are_not_written_again():
-    """CAP-061: with ours among them, or with none of our own, nothing changes."""
+    """CAP-061: Nothing changes if the publisher's owner is among them, or if it has none."""
     existing = published(OWNED)
     existing["metadata"]["ownerReferences"] = [OTHER, POD]
     assert updated_object(OWNED, existing, Sizes(GIB)) is None

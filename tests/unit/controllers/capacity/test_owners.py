@@ -1,4 +1,4 @@
-"""The owner look-up of C-110."""
+"""The owner lookup of C-110."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ SET = reference("ReplicaSet", "rs")
 
 
 def test_no_level_no_owner_no_question():
-    """CAP-060: level -1 needs no POD_NAME either."""
+    """CAP-060: Level -1 does not need POD_NAME either."""
     cluster = Cluster()
     assert look_up(cluster, -1) is None
     assert cluster.asked == []
 
 
 def test_c110_level_0_is_the_pod():
-    """Recorded cap-07."""
+    """C-110: The owner reference is as recorded in cap-07."""
     assert look_up(Cluster(pod()), 0) == {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -58,14 +58,14 @@ def test_c110_level_0_is_the_pod():
 
 
 def test_c110_level_1_is_copied_from_the_reference():
-    """The owner need not exist as an object, nor may we be allowed to read it."""
+    """The owner need not exist, and csi-fleet need not be allowed to read it."""
     cluster = Cluster(pod(reference("ConfigMap", "other", controller=False), SET))
     assert look_up(cluster, 1) == SET
     assert cluster.asked == [("Pod", "ns", "prov")]
 
 
 def test_c110_level_2_through_a_replica_set():
-    """The usual Deployment."""
+    """This is the usual Deployment."""
     deployment = reference("Deployment", "d")
     assert look_up(Cluster(pod(SET), ("apps/v1", "ReplicaSet", "rs", deployment)), 2) == deployment
 
@@ -105,7 +105,7 @@ def test_c110_level_2_through_a_replica_set():
     ],
 )
 def test_look_up_failures_are_fatal(cluster, level, message):
-    """CAP-060: at start, exit code 255, naming object and reason."""
+    """CAP-060: The process exits with 255 at the start, and names the object and the reason."""
     with pytest.raises(ConfigError) as caught:
         look_up(cluster, level)
     assert message in str(caught.value)

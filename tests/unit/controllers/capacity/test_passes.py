@@ -1,7 +1,7 @@
-"""One pass over one capacity key: what is written, noted and asked for, step by step (CAP-040).
+"""One reconcile of a capacity key: its writes, notes and requests, step by step (CAP-040).
 
-Redis is real; API server and driver are in memory. `one_pass` runs a single pass, so that what the
-next ones would mend is seen.
+Redis is real; API server and driver are in memory. `one_pass` runs a single reconcile, so that
+defects which the next ones would repair are visible.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def new_world(redis_client, **settings):
 
 
 def one_pass(world, text, *, is_lost=False):
-    """A single pass, whatever else is in the queue."""
+    """Reconcile the key once, whatever else is in the queue."""
     key = capacity_key(DRIVER, text)
     lease = FakeLease(key, fails=0, memo="", mark={})
     lease.is_lost = is_lost
@@ -49,12 +49,12 @@ def one_pass(world, text, *, is_lost=False):
 
 
 def planned(world):
-    """A plan was made, with no object for the item."""
+    """Store a plan without an object for the item."""
     world.store.notice(DRIVER, {"digest": "d", "classes": {}})
 
 
 def published(world):
-    """The item's object, made and known."""
+    """Publish the item's object, and return it."""
     world.tick()
     world.clear()
     (found,) = world.objects()
@@ -62,7 +62,7 @@ def published(world):
 
 
 def names(world):
-    """The names that are tried for the item's object."""
+    """Return the names that are tried for the item's object."""
     item = Item("fast", make_term({"zone": "z1"}))
     return list(object_names(world.publishing.publisher(world.driver), item))
 
@@ -76,7 +76,7 @@ def due(world):
     return [key.object for key in world.due]
 
 
-# What the key says.
+# The text of the key.
 
 
 @pytest.mark.parametrize(
@@ -103,13 +103,13 @@ def test_a_class_that_went_in_the_middle_of_the_pass_is_not_asked_for(world):
 
 
 def test_before_the_first_plan_an_item_asks_for_one_and_waits(world):
-    """CAP-050: what is there already is adopted by the plan before anything is made."""
+    """CAP-050: The plan adopts existing objects before any object is created."""
     assert one_pass(world, ITEM).reason == "waits for the plan"
     assert (due(world), world.client.requests) == (["plan"], [])
 
 
 def test_a_worker_that_does_not_publish_leaves_the_key_to_another(world):
-    """Flags differ for a moment while they are changed."""
+    """Flags differ for a short time while they are changed."""
     world.runtime.parts.clear()
     outcome = one_pass(world, "poll")
     assert (outcome.action, outcome.delay_seconds) == (Action.WAIT, 5.0)
@@ -167,7 +167,10 @@ def test_m014_anybody_else_s_object_keeps_the_name(world, storage_class, metadat
 
 
 def test_m014_a_name_that_is_free_again_is_passed_over(world):
-    """Between refusal and read its owner went; any name will do."""
+    """The owner of the name was deleted between the refusal and the read.
+
+    Any other name is fine.
+    """
     planned(world)
     world.kube.fail[f"create_{CAPACITIES}"] = [AlreadyExistsError(409, "AlreadyExists", "taken")]
     assert one_pass(world, ITEM).reason == "created"
@@ -183,11 +186,11 @@ def test_m014_without_a_free_name_the_item_is_tried_again(world):
     assert world.kube.writes == []
 
 
-# Writing what is known (C-108).
+# Writing a known object (C-108).
 
 
 def test_cap041_what_was_written_is_known_at_once(world):
-    """The next passes find the object without a plan; each reads it once before it writes."""
+    """The next reconciles find the object without a plan, and read it once before each write."""
     planned(world)
     reads = []
     get = world.kube.get
@@ -200,7 +203,7 @@ def test_cap041_what_was_written_is_known_at_once(world):
 
 
 def test_c108_a_conflict_with_the_same_size_is_no_second_write(world):
-    """Another worker wrote it: its version is the known one from now on."""
+    """Another worker wrote it; its version is known from now on."""
     found = published(world)
     live = world.kube.add(CAPACITIES, found | {"capacity": "2Gi"})
     world.client.free = {"z1": 2 * GIB}
@@ -210,7 +213,7 @@ def test_c108_a_conflict_with_the_same_size_is_no_second_write(world):
 
 
 def changed(world, found, **metadata):
-    """The live object differs from the known one."""
+    """Return a function that changes the live object, so that it differs from the known one."""
     metadata = {**found["metadata"], **metadata}
     return lambda: world.kube.add(CAPACITIES, {**found, "metadata": metadata})
 
@@ -233,7 +236,7 @@ def test_c098_an_object_that_is_not_ours_any_more_is_planned_anew(world, problem
 
 
 def test_c108_conflicts_without_end_are_tried_again_later(world):
-    """Three times within a pass, then after the back-off; the object stays known."""
+    """It is tried three times in a reconcile, then after a back-off; the object stays known."""
     published(world)
     world.kube.fail[f"update_{CAPACITIES}"] = [CONFLICT] * 3
     world.client.free = {"z1": 2 * GIB}
@@ -264,7 +267,7 @@ def test_cap033_the_first_retry_of_a_new_item_comes_sooner(
 
 
 def prepared(world, write):
-    """The text of a key whose pass makes that one write."""
+    """Return the text of a key whose reconcile makes exactly this write."""
     if write == "create":
         planned(world)
         return ITEM
@@ -295,7 +298,7 @@ def test_g9_without_its_lease_a_pass_writes_nothing(world, write):
 
 
 def test_g9_a_plan_without_its_lease_changes_nothing_of_what_is_known(world):
-    """The list took long; another worker's plan is newer."""
+    """Listing took long, and another worker's plan is newer."""
     world.add_object("csisc-old", "gone", "z1")
     with pytest.raises(LeaseLost):
         one_pass(world, "plan", is_lost=True)
@@ -307,7 +310,7 @@ def test_g9_a_plan_without_its_lease_changes_nothing_of_what_is_known(world):
 
 
 def test_what_changes_while_a_plan_lists_leads_to_another_one(world):
-    """What it is made for is noted first: the same asks for no second plan, a change does."""
+    """The state is noted before the list, so only a change leads to a second plan."""
     asked = []
 
     def meanwhile():
@@ -323,7 +326,7 @@ def test_what_changes_while_a_plan_lists_leads_to_another_one(world):
 
 
 def test_c104_a_class_made_anew_is_noted_only_once_its_items_are_asked_for(world):
-    """A plan that failed in between is followed by one that asks for them."""
+    """After a plan that failed in between, the next plan adds their keys."""
     published(world)
     world.add_class("fast", uid="second")
     world.kube.fail[f"list_{CAPACITIES}"] = [CONFLICT]
@@ -334,7 +337,7 @@ def test_c104_a_class_made_anew_is_noted_only_once_its_items_are_asked_for(world
     assert due(world) == [ITEM]
 
 
-# Objects that go.
+# Obsolete objects.
 
 
 def test_cap042_an_obsolete_object_is_deleted_and_forgotten(world):
@@ -356,7 +359,7 @@ def test_cap042_an_object_that_was_given_to_an_item_meanwhile_stays(world):
 
 @pytest.mark.parametrize("is_made_anew", [False, True], ids=["gone", "another uid"])
 def test_cap042_only_the_planned_object_is_deleted(world, is_made_anew):
-    """The uid is the precondition; what is gone is a success."""
+    """The UID is the precondition; an object that is gone counts as success."""
     text = prepared(world, "delete")
     world.kube.drop(CAPACITIES, "csisc-old", NAMESPACE)
     if is_made_anew:
@@ -374,7 +377,7 @@ def test_c098_an_object_that_somebody_deleted_is_forgotten_and_its_item_asked_fo
 
 
 def test_what_nobody_reads_of_an_object_is_not_kept(world):
-    """managedFields are the larger half of an object; a PUT without them keeps them."""
+    """managedFields are more than half of an object, and a PUT without them keeps them."""
     world.add_object("csisc-old", "fast", "z1", metadata={"managedFields": [{"manager": "x"}]})
     one_pass(world, "plan")
     _, known = world.store.known(DRIVER, ITEM)
@@ -393,7 +396,7 @@ def test_cap011_the_topology_is_sent_to_drivers_that_have_one(world, has_topolog
 
 
 def test_an_object_that_a_restore_of_etcd_set_back_is_published_again(world):
-    """Its version is lower than the known one, and its size is of the past."""
+    """Its version is lower than the known one, and its size is outdated."""
     found = published(world)
     metadata = found["metadata"]
     world.store.put(DRIVER, {ITEM: {**found, "metadata": {**metadata, "resourceVersion": "900"}}})

@@ -1,4 +1,4 @@
-"""The plan: which objects stay, which are missing, which go."""
+"""The plan: which objects stay, are missing, or are deleted."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def names(objects):
 
 
 def test_c087_nothing_wanted_nothing_there():
-    """C-087."""
+    """C-087: An empty plan has no work."""
     plan = make_plan(wanted("", ""), [], PUBLISHER)
     assert (plan.missing, plan.assigned, plan.obsolete) == ((), {}, ())
 
 
 def test_c095_objects_of_missing_classes_and_segments_go():
-    """C-095, C-109; recorded cap-08 and cap-11."""
+    """C-095, C-109: They are deleted, as recorded in cap-08 and cap-11."""
     objects = [stored("gone", "a", "x"), stored("s", "b", "y"), stored("s", "a", "z")]
     plan = make_plan(wanted("s", "a"), objects, PUBLISHER)
     assert names(plan.obsolete) == ["x", "y"]
@@ -51,14 +51,14 @@ def test_c095_objects_of_missing_classes_and_segments_go():
 
 
 def test_c096_objects_of_others_are_untouched():
-    """CAP-052; recorded cap-11."""
+    """CAP-052: An object of another manager is not deleted, as recorded in cap-11."""
     foreign = stored("gone", "a", "x")
     foreign["metadata"]["labels"]["csi.storage.k8s.io/managed-by"] = "someone"
     assert make_plan(wanted("s", ""), [foreign], PUBLISHER).obsolete == ()
 
 
 def test_c097_two_by_two():
-    """C-097: nothing there, all there, half there."""
+    """C-097: No object, all objects, or half of them exist."""
     both = wanted("st", "ab")
     assert make_plan(both, [], PUBLISHER).missing == tuple(both)
     every = [stored(name, zone, name + zone) for name in "st" for zone in "ab"]
@@ -76,7 +76,7 @@ def test_c097_two_by_two():
 
 
 def test_c098_object_with_changed_labels_is_replaced_and_left():
-    """C-098: its name is taken, so the replacement takes the next one."""
+    """C-098: Its name is taken, so the replacement gets the next name."""
     item = Item("s", ZONES["a"])
     first, second = list(object_names(PUBLISHER, item))[:2]
     old = stored("s", "a", first)
@@ -89,7 +89,7 @@ def test_c098_object_with_changed_labels_is_replaced_and_left():
 
 
 def test_c099_of_two_objects_the_older_stays():
-    """C-099: whatever order they are listed in, and whatever their names."""
+    """C-099: Neither the order of the list nor the names matter."""
     old = stored("s", "a", "z", created="2026-01-01T00:00:00Z")
     new = stored("s", "a", "a", created="2026-01-01T00:00:01Z")
     for objects in ([old, new], [new, old]):
@@ -99,20 +99,20 @@ def test_c099_of_two_objects_the_older_stays():
 
 
 def test_c099_of_two_objects_of_one_second_all_workers_keep_the_same():
-    """Two workers that keep different ones would delete both."""
+    """If two workers kept different objects, both would be deleted."""
     pair = [stored("s", "a", "b"), stored("s", "a", "a")]
     assert names(make_plan(wanted("s", "a"), pair, PUBLISHER).obsolete) == ["b"]
 
 
 def test_c100_recreated_object_is_adopted():
-    """C-100: the content decides, not name or uid."""
+    """C-100: The content decides, not the name or the UID."""
     plan = make_plan(wanted("s", "a"), [stored("s", "a", "by-hand")], PUBLISHER)
     assert plan.missing == ()
     assert plan.obsolete == ()
 
 
 def test_c107_empty_segment_is_adopted():
-    """C-107, CAP-051: no churn over any number of polls; recorded cap-12."""
+    """C-107, CAP-051: Polls do not re-create it; recorded in cap-12."""
     item = Item("s", ())
     existing = desired_object(PUBLISHER, item, Sizes(1), "n")
     existing["nodeTopology"] = {}
@@ -122,7 +122,7 @@ def test_c107_empty_segment_is_adopted():
 
 
 def test_selector_with_expressions_goes():
-    """CAP-051: it may match other nodes than its labels say."""
+    """CAP-051: It may match other nodes than its labels say."""
     existing = stored("s", "a", "n")
     existing["nodeTopology"]["matchExpressions"] = [{"key": "x", "operator": "Exists"}]
     plan = make_plan(wanted("s", "a"), [existing], PUBLISHER)
@@ -131,7 +131,7 @@ def test_selector_with_expressions_goes():
 
 
 def test_objects_being_deleted_are_not_deleted_again():
-    """A finalizer of somebody else may hold them for long."""
+    """Another program's finalizer may keep them for long."""
     deleting = stored("gone", "a", "x", deletionTimestamp="2026-01-01T00:00:00Z")
     assert make_plan(wanted("s", ""), [deleting], PUBLISHER).obsolete == ()
 
@@ -170,7 +170,7 @@ objects_strategy = st.lists(
     st.frozensets(st.sampled_from("stu")), st.frozensets(st.sampled_from("abc")), objects_strategy
 )
 def test_a_plan_that_was_carried_out_leaves_nothing_to_do(classes, zones, described):
-    """CAP-055: and foreign objects are all still there."""
+    """CAP-055: All foreign objects still exist too."""
     objects = {}
     for storage_class, zone, name, second, foreign in described:
         one = stored(storage_class, zone, name, created=f"2026-01-01T00:00:0{second}Z")

@@ -1,4 +1,4 @@
-"""For whom capacity is published, in whose name, at which rate, and what asks for it anew."""
+"""Capacity publishing: for which drivers, with which owner, at which rate, and its refreshes."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_cap060_the_owner_is_looked_up_once_and_stands_in_every_object(redis_cli
     ],
 )
 def test_cap071_the_rate_of_writes(redis_client, qps, burst, expected):
-    """Below zero there is no limit, zero means client-go's default."""
+    """A value below zero means no limit; zero means client-go's default."""
     turns, slept = [], []
 
     def turn(driver, *, qps, burst):
@@ -132,7 +132,7 @@ def test_cap071_the_rate_of_writes(redis_client, qps, burst, expected):
     assert slept == ([] if expected is None else [0.25])
 
 
-# What asks anew.
+# What causes a refresh.
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def world(redis_client):
 
 
 def asked_for(world):
-    """What the next tick asks for, with the delay of a refresh."""
+    """Return the keys that the next tick adds, with the delay of a refresh."""
     found, add = [], world.queue.add
 
     def added(keys, *, delay_seconds=0.0):
@@ -179,7 +179,7 @@ def test_cap030_a_failed_attempt_refreshes_its_class(world):
 
 @pytest.mark.parametrize("outcome", [State.FINISHED, State.BACKGROUND])
 def test_an_attempt_for_no_class_refreshes_nothing(world, outcome):
-    """It is no deletion, though none has a class either."""
+    """An attempt without a class must not count as a deletion, which has no class either."""
     world.publishing.provisioned(world.driver, "", outcome)
     assert asked_for(world) == []
 
@@ -194,7 +194,7 @@ def test_cap012_nothing_is_noted_or_asked_for_of_a_driver_that_tells_no_capacity
 
 
 def test_so_many_changes_are_remembered_and_no_more(world, monkeypatch):
-    """The rest is the poll's: a burst must not fill the memory."""
+    """The next poll covers the rest: a burst must not fill the memory."""
     monkeypatch.setattr(module, "_MAX_CHANGES", 1)
     for zone in ("z1", "z2"):
         world.publishing.deleted(world.driver, volume_in(zone))
@@ -211,7 +211,7 @@ def test_c102_a_new_segment_asks_for_a_plan(world):
 
 
 def test_cap030_each_driver_is_polled_at_the_start_and_by_its_period(redis_client):
-    """The poll at the start begins the period, so the first tick adds none."""
+    """The poll at the start begins the period, so the first tick adds no poll."""
     world = CapacityWorld(redis_client)
     other = replace(world.driver, name="other", queue_name="other")
     world.queue.set_limits("capacity|other", 100)
@@ -226,7 +226,7 @@ def test_cap030_each_driver_is_polled_at_the_start_and_by_its_period(redis_clien
 
 
 def test_cap080_of_several_drivers_each_has_its_own_gauges(redis_client):
-    """One alone has no name in its labels, as upstream."""
+    """A single driver has no name in its labels, as upstream."""
     world = CapacityWorld(redis_client)
     world.add_class("fast")
     world.set_zones("z1")

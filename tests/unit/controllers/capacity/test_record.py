@@ -1,4 +1,4 @@
-"""What a driver's record says of its capacity objects: where the watcher looks for them."""
+"""How a driver's registration tells the watcher where its capacity objects are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which items are asked again after a volume came or went (C-104, C-105)."""
+"""Which items are refreshed after a volume was created or deleted (C-104, C-105)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ OF_ZONE_A = ["s/rack=r,zone=a", "t/rack=r,zone=a"]
     ],
 )
 def test_after_provision(storage_class, outcome, expected):
-    """CAP-030."""
+    """CAP-030: The volume's topology decides, otherwise its class."""
     assert [item.text for item in after_provision(WANTED, storage_class, outcome)] == expected
 
 
@@ -59,5 +59,5 @@ def test_after_provision(storage_class, outcome, expected):
     ],
 )
 def test_after_delete(deleted, expected):
-    """CAP-030."""
+    """CAP-030: Only the volume's topology decides."""
     assert [item.text for item in after_delete(WANTED, deleted)] == expected

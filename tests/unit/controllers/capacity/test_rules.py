@@ -1,4 +1,4 @@
-"""Whose worker hears of a capacity object that somebody deleted (CAP-030, C-098)?"""
+"""Which worker's key is added when a capacity object was deleted (CAP-030, C-098)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RECORDS = (
 
 
 def told(driver, *, namespace="storage", manager=MANAGER, labels=True):
-    """The keys of an object that is gone."""
+    """Return the keys of an object that is gone."""
     rules = CapacityRules()
     assert list(rules.set_drivers(RECORDS)) == []
     metadata = {"name": "csisc-x", "namespace": namespace, "uid": "u1"}
@@ -59,7 +59,7 @@ def test_c098_only_the_worker_that_wrote_it_hears_of_it(driver, fields, expected
 
 
 def test_what_is_there_is_the_poll_s_matter():
-    """No keys for objects that are seen; none are remembered either."""
+    """Existing objects add no key and are not kept: the poll handles them."""
     rules = CapacityRules()
     rules.set_drivers(RECORDS)
     labels = {DRIVER_LABEL: "a", MANAGER_LABEL: MANAGER}
@@ -70,7 +70,7 @@ def test_what_is_there_is_the_poll_s_matter():
 
 
 def test_one_watch_for_each_place_on_metadata_alone():
-    """CAP-030: drivers that share namespace and manager share the watch."""
+    """CAP-030: Drivers that share namespace and manager share the watch."""
     (watch,) = WATCHES
     assert (watch.resource, watch.metadata_only) == (paths.CAPACITIES, True)
     label = f"{MANAGER_LABEL}={MANAGER}"

@@ -1,4 +1,4 @@
-"""Capacity publishing as data: its flags as the Go sidecar has them, and our own one."""
+"""Capacity publishing's spec: its flags as in the Go sidecar, and csi-fleet's own flag."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from workers.controllers.capacity.spec import SPEC
 
 BOTH = {Command.RUN, Command.WORKER}
 SCHEDULE = {*BOTH, Command.BEAT}
-# Name: kind, default, commands, upstream has it, per driver.
+# Name: kind, default, commands, if upstream has it, if a driver can have its own value.
 FLAGS = {
     "kube-api-capacity-qps": ("float", "1", BOTH, True, False),
     "kube-api-capacity-burst": ("int", "5", BOTH, True, False),
@@ -23,7 +23,7 @@ FLAGS = {
 
 
 def test_every_flag_of_capacity():
-    """Section 2.1: names, defaults, where each is taken, and which a driver may have of its own."""
+    """Section 2.1: Names, defaults, commands, and which flags can be set per driver."""
     found = {
         flag.name: (
             flag.kind.name.lower(), flag.default,
@@ -42,14 +42,14 @@ def test_every_flag_of_capacity():
     ],
 )
 def test_values_that_make_no_sense_are_refused(name, good, bad):
-    """Exactly at the bound is good."""
+    """A value exactly at the limit is accepted."""
     flag = next(flag for flag in SPEC.flags if flag.name == name)
     assert flag.problem(good) == ""
     assert name in flag.problem(bad)
 
 
 def test_capacity_runs_within_the_provisioner():
-    """One program as upstream: its flags, its exit code, its work queue's name."""
+    """It is one program as upstream, with the same flags, exit code and work queue name."""
     assert (SPEC.name, SPEC.part_of, SPEC.program) == ("capacity", "provisioner", "csi-provisioner")
     (kind,) = SPEC.kinds
     assert (SPEC.fatal_code, kind.work_queue) == (255, "csistoragecapacity")

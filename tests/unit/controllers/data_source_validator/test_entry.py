@@ -1,4 +1,4 @@
-"""The Go program's name and arguments: each flag of its own, with its default, changes nothing."""
+"""The Go program's name and arguments: each of its flags, with its default, changes nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def settings(*arguments: str):
 
 
 def test_the_defaults_are_upstreams():
-    """DV-030."""
+    """DV-030: The arguments of the Go program keep their meaning."""
     given, usual = settings(*UPSTREAM.split()), settings()
     assert given.chosen == usual.chosen == (SPEC.name,)
     assert given.controllers == usual.controllers
@@ -28,7 +28,7 @@ def test_the_defaults_are_upstreams():
 
 
 def test_each_flag_is_read():
-    """DV-030: other values than the defaults arrive."""
+    """DV-030: Values other than the defaults are read."""
     flags = ("--worker-threads=3", "--retry-interval-start=2s", "--retry-interval-max=9s")
     read = settings(*flags, "--leader-election").controllers[SPEC.name]
     numbers = (read.worker_threads, read.retry_interval_start_seconds)
@@ -37,12 +37,12 @@ def test_each_flag_is_read():
 
 
 def test_the_arguments_of_its_manifest():
-    """As upstream's StatefulSet has them."""
+    """The arguments are those of upstream's StatefulSet."""
     found = settings("--v=5", "--leader-election=false", "--http-endpoint=:8080")
     assert found.http.endpoint == ":8080"
 
 
 def test_its_lease_is_the_go_programs():
-    """DV-031."""
+    """DV-031: The Lease has the Go program's name."""
     assert SPEC.lease_name is not None
     assert SPEC.lease_name("") == "data-source-validator-leader"

@@ -1,4 +1,4 @@
-"""One look at a claim: is there a warning, and what is counted? DV-001 to DV-009, DVD-001."""
+"""One reconcile of a claim: its warning, and what is counted. DV-001 to DV-009, DVD-001."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def source(kind: str = "Backup", group: str | None = GROUP, **more: str) -> dict
 
 
 class World(FakeWorld):
-    """A claim `shop/data` and what populators there are."""
+    """A claim `shop/data`, and the existing populators."""
 
     def __init__(self) -> None:
         super().__init__(has_driver=False)
@@ -44,7 +44,7 @@ class World(FakeWorld):
         self.api.add(paths.POPULATORS, {"metadata": {"name": name}, "sourceKind": named})
 
     def look(self) -> str:
-        """The word for the outcome."""
+        """Reconcile the claim, and return the reason of the outcome."""
         return self.sync(CONTROLLER, KEY).reason
 
     @property
@@ -63,7 +63,7 @@ def world() -> World:
 
 
 def test_a_kind_that_nobody_populates(world):
-    """DVT-001, DV-001, DV-005, DV-009, DV-020: one warning, and nothing is written."""
+    """DVT-001, DV-001, DV-005, DV-009, DV-020: One warning is emitted, and nothing is written."""
     world.add_claim(source())
     assert world.look() == "warned"
     assert world.warnings == [("Warning", REASON, MESSAGE)]
@@ -86,7 +86,7 @@ def test_a_kind_that_nobody_populates(world):
     ],
 )
 def test_a_kind_that_is_nearly_populated_or_nearly_core(world, kind, group):
-    """DVT-005, DVT-006, DV-004: group and kind count as they are."""
+    """DVT-005, DVT-006, DV-004: Group and kind must match exactly."""
     world.add_populator()
     world.add_claim(source(kind, group))
     assert world.look() == "warned"
@@ -94,7 +94,7 @@ def test_a_kind_that_is_nearly_populated_or_nearly_core(world, kind, group):
 
 @pytest.mark.parametrize("namespace", ["", "shop", "elsewhere"])
 def test_a_populated_kind(world, namespace):
-    """DVT-002, DVT-007, DV-004, DV-008: neither its namespace nor the object is looked at."""
+    """DVT-002, DVT-007, DV-004, DV-008: Neither its namespace nor the source object matters."""
     world.add_populator("Other", name="a")
     world.add_populator(name="b")
     world.add_claim(source(namespace=namespace))
@@ -112,7 +112,7 @@ def test_a_populated_kind(world, namespace):
     ],
 )
 def test_what_needs_no_populator_reads_none(world, ref):
-    """DVT-003, DVT-004, DV-002, DV-003: no source, a clone, a restore."""
+    """DVT-003, DVT-004, DV-002, DV-003: The claim has no source, or is a clone or a restore."""
     world.add_claim(ref)
     assert world.look() == "needs no populator"
     assert (world.warnings, len(world.api.requests)) == ([], 1)
@@ -123,14 +123,14 @@ def test_what_needs_no_populator_reads_none(world, ref):
     [{"phase": "Bound"}, {"phase": "Lost"}, {"deletionTimestamp": "2026-01-01T00:00:00Z"}],
 )
 def test_a_claim_that_is_filled_or_goes_gets_no_warning(world, claim):
-    """DVT-013, DVD-001."""
+    """DVT-013, DVD-001: A claim that is not pending or is being deleted needs no populator."""
     world.add_claim(source(), **claim)
     assert world.look() == "needs no populator"
     assert world.warnings == []
 
 
 def test_a_claim_that_is_gone_or_made_again(world):
-    """DVT-011: the key of the former one is nobody's."""
+    """DVT-011: The key belongs to the deleted claim."""
     assert world.look() == "gone"
     world.add_claim(source(), uid="u2")
     assert world.look() == "needs no populator"
@@ -138,7 +138,7 @@ def test_a_claim_that_is_gone_or_made_again(world):
 
 
 def test_a_cluster_without_the_crd(world):
-    """DVT-016, DV-006: nobody knows who populates, so nobody is warned."""
+    """DVT-016, DV-006: The populators are unknown, so no warning is emitted."""
     world.add_claim(source())
     missing = NotFoundError(404, "NotFound", "the server could not find the requested resource")
     world.api.fail("get", "volumepopulators", missing)
@@ -152,7 +152,7 @@ def test_a_cluster_without_the_crd(world):
     ids=lambda one: type(one).__name__,
 )
 def test_populators_that_cannot_be_listed(world, error):
-    """DVT-017, DV-007: no warning for lack of knowledge; it is tried again."""
+    """DVT-017, DV-007: Missing knowledge causes no warning, and the claim is retried."""
     world.add_claim(source())
     world.api.fail("get", "volumepopulators", error)
     with pytest.raises(type(error)):
@@ -165,7 +165,7 @@ def test_populators_that_cannot_be_listed(world, error):
     "odd", [{"sourceKind": "Backup"}, {"sourceKind": None}, {}, {"sourceKind": {"kind": ["x"]}}]
 )
 def test_a_populator_of_an_odd_form_harms_no_other(world, odd):
-    """A CRD without a schema lets anything in."""
+    """A CRD without a schema accepts any content."""
     world.api.add(paths.POPULATORS, {"metadata": {"name": "a"}, **odd})
     world.add_populator(name="b")
     world.add_claim(source())
@@ -173,7 +173,7 @@ def test_a_populator_of_an_odd_form_harms_no_other(world, odd):
 
 
 def test_an_owner_that_lost_its_lease_says_nothing(world):
-    """G9: the key has another owner by now."""
+    """G9: The key has another owner."""
     world.add_claim(source())
     world.steps.loses_before = 0
     with pytest.raises(LeaseLost):
@@ -182,7 +182,7 @@ def test_an_owner_that_lost_its_lease_says_nothing(world):
 
 
 def test_the_populator_goes_and_comes_back(world):
-    """DVT-010, DVD-006: each look says what is true at that moment."""
+    """DVT-010, DVD-006: Each reconcile reports the present state."""
     world.add_claim(source())
     world.add_populator()
     assert world.look() == "populator p"
@@ -194,7 +194,7 @@ def test_the_populator_goes_and_comes_back(world):
 
 
 def test_a_pass_ends_its_key(world):
-    """Nothing is tried again for the claim's sake."""
+    """No retry is needed for the claim."""
     world.add_claim(source())
     assert world.sync(CONTROLLER, KEY).action is Action.DONE
     assert CONTROLLER.locks(KEY, None) == ()

@@ -1,4 +1,4 @@
-"""Which events make which claim's key? DV-001, DVD-001 to DVD-005."""
+"""Which events add which claim's key: DV-001, DVD-001 to DVD-005."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def populator(kind: str = "Backup", name: str = "p") -> Populator:
 
 
 class World:
-    """Rules, with what they say as text."""
+    """The rules, with their results as text."""
 
     def __init__(self) -> None:
         self.rules = DataSourceRules()
@@ -49,7 +49,7 @@ class World:
         return texts(self.rules.gone(resource, item))
 
     def listed(self, resource: paths.Resource, *items: Claim | Populator) -> list[str]:
-        """A complete list; what was told because of it."""
+        """Process a complete list, and return the keys that it adds."""
         self.rules.begin_list(resource)
         told = [one for item in items for one in self.seen(item, is_listed=True)]
         return told + texts(self.rules.end_list(resource))
@@ -68,7 +68,7 @@ def world() -> World:
 
 
 def test_a_claim_is_looked_at_once(world):
-    """DVD-003, DVT-012: not at each of its updates, nor when it is listed again."""
+    """DVD-003, DVT-012: Its updates and further lists add no key."""
     assert world.seen(claim()) == [KEY]
     assert world.seen(claim(resourceVersion="2", annotations={"a": "b"})) == []
     assert world.listed(paths.CLAIMS, claim()) == []
@@ -76,7 +76,7 @@ def test_a_claim_is_looked_at_once(world):
 
 
 def test_a_claim_that_is_made_again_is_another(world):
-    """Also when its deletion was not seen."""
+    """This holds even if its deletion was missed."""
     world.seen(claim())
     new = KEY.replace("u1", "u2")
     assert world.seen(claim(uid="u2")) == [f"forget {KEY}", new]
@@ -85,7 +85,7 @@ def test_a_claim_that_is_made_again_is_another(world):
 
 @pytest.mark.parametrize("ref", [None, *CORE])
 def test_what_needs_no_populator_is_no_work(world, ref):
-    """DVD-005."""
+    """DVD-005: It gets no key."""
     assert world.seen(claim(ref)) == []
     assert world.waiting() == []
 
@@ -94,7 +94,7 @@ def test_what_needs_no_populator_is_no_work(world, ref):
     "change", [{"phase": "Bound"}, {"phase": "Lost"}, {"deletionTimestamp": "2026-01-01T00:00:00Z"}]
 )
 def test_a_claim_that_is_filled_or_goes_waits_no_more(world, change):
-    """DVD-001."""
+    """DVD-001: Such a claim gets no key any more."""
     assert world.seen(claim(**change)) == []
     world.seen(claim())
     assert world.seen(claim(**change)) == []
@@ -102,7 +102,7 @@ def test_a_claim_that_is_filled_or_goes_waits_no_more(world, change):
 
 
 def test_a_claim_that_is_gone_is_forgotten(world):
-    """With its own uid; another claim of the name stays."""
+    """Only the claim with this UID is dropped, not another claim of that name."""
     world.seen(claim())
     assert world.gone(claim()) == [f"forget {KEY}"]
     assert (world.gone(claim()), world.waiting()) == ([], [])
@@ -130,7 +130,7 @@ def test_a_claim_that_went_unseen_is_forgotten_by_the_list(world):
     ],
 )
 def test_a_claim_that_was_made_again_unseen_is_forgotten(world, again, is_queued, is_listed):
-    """Its key has the uid of the claim before."""
+    """Its key has the UID of the deleted claim."""
     world.seen(claim())
     item = claim(uid="u9", **again)
     told = world.listed(paths.CLAIMS, item) if is_listed else world.seen(item)
@@ -140,7 +140,7 @@ def test_a_claim_that_was_made_again_unseen_is_forgotten(world, again, is_queued
 
 
 def test_a_populator_that_goes_wakes_the_claims_of_its_kind(world):
-    """DVD-002."""
+    """DVD-002: Those claims may need a warning now."""
     world.seen(populator())
     world.seen(claim())
     world.seen(claim("Other", name="other"))
@@ -165,14 +165,14 @@ def test_a_populator_that_is_changed_to_another_kind(world):
 
 
 def test_a_populator_that_comes_wakes_nobody(world):
-    """DV-010, DVT-009: there is nothing to be said."""
+    """DV-010, DVT-009: There is nothing to report."""
     world.seen(claim())
     assert world.seen(populator()) == []
     assert world.waiting() == []
 
 
 def test_a_list_of_populators_looks_at_all_that_nobody_populates(world):
-    """DV-006: the CRD may be new, and deletions may have been missed."""
+    """DV-006: The CRD may be new, and deletions may have been missed."""
     world.seen(claim())
     world.seen(claim("Other", name="other"))
     assert world.listed(paths.POPULATORS, populator()) == ["data-sources||shop/other|u1"]
@@ -181,7 +181,7 @@ def test_a_list_of_populators_looks_at_all_that_nobody_populates(world):
 
 @pytest.mark.parametrize("first", ["claims", "populators"])
 def test_either_list_may_come_first(world, first):
-    """DVT-008: each claim is looked at once, live, whatever is known of populators by then."""
+    """DVT-008: Each claim is reconciled once with live objects, whatever the cache contains."""
     if first == "claims":
         assert world.listed(paths.CLAIMS, claim()) == [KEY]
         assert world.listed(paths.POPULATORS, populator()) == []
@@ -192,7 +192,7 @@ def test_either_list_may_come_first(world, first):
 
 
 def test_a_thousand_claims_cost_a_thousand_keys_and_nothing_afterwards(world):
-    """DVT-014: bound ones leave nothing behind."""
+    """DVT-014: Bound claims leave no data behind."""
     names = [f"d{number}" for number in range(1000)]
     assert len(world.listed(paths.CLAIMS, *(claim(name=name) for name in names))) == 1000
     assert len(world.waiting()) == 1000
@@ -201,7 +201,7 @@ def test_a_thousand_claims_cost_a_thousand_keys_and_nothing_afterwards(world):
 
 
 def test_what_a_claim_calls_a_kind_takes_no_room(world):
-    """Any text is a kind to the API server; a megabyte of it is not kept."""
+    """The API server accepts any text as a kind; a megabyte of text is not kept."""
     world.seen(claim("K" * 1_000_000))
     ((_, kept),) = world.rules._claims.values()
     assert len(kept.kind) < 100

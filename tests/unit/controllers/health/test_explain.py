@@ -1,4 +1,4 @@
-"""`explain pvc`: what the driver reports, whoever wrote it."""
+"""`explain pvc` shows what the driver reports, whichever program wrote it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Polls of one driver against an API server in memory, one after the other."""
+"""Successive polls of one driver, with an API server in memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RECOVERED = ("Normal", "VolumeConditionNormal", "The Volume returns to the healt
 
 
 class HealthWorld(FakeWorld):
-    """Claims a and b with the handles ha and hb; the driver finds all volumes healthy."""
+    """Claims a and b with the handles ha and hb; the driver reports all volumes as healthy."""
 
     def __init__(self, *capabilities, is_dropped=False, stored=None, **settings):
         super().__init__(
@@ -68,7 +68,7 @@ class HealthWorld(FakeWorld):
         self.api.kube.merge = stored_or_not
 
     def report(self, **conditions):
-        """What the driver says from now on, by CSI 1.13: `a=[SLOW]`."""
+        """Set the driver's reports by CSI 1.13, for example `a=[SLOW]`."""
         entries = [
             {"volume_id": f"h{name}", "health_statuses": found}
             for name, found in conditions.items()
@@ -80,7 +80,7 @@ class HealthWorld(FakeWorld):
         self.client.respond(scripts)
 
     def condition(self, **texts):
-        """What the driver says by CSI 1.12: `a="text"` is abnormal, None says nothing."""
+        """Set the driver's reports by CSI 1.12: `a="text"` is abnormal, None means no report."""
         answers = {"a": "", "b": "", **texts}
 
         def status(text):
@@ -100,19 +100,19 @@ class HealthWorld(FakeWorld):
             self.client.respond({f"ControllerGetVolume:h{name}": [answer]})
 
     def poll(self):
-        """One poll; forgets earlier requests, calls and events."""
+        """Poll once, without the earlier requests, calls and events."""
         self.api.requests.clear()
         self.client.calls.clear()
         self.events.seen.clear()
         return self.sync(CONTROLLER, poll_key(DRIVER)).reason
 
     def stored(self, name="a"):
-        """The conditions in the claim's status."""
+        """Return the conditions in the claim's status."""
         claim = self.api.of(paths.CLAIMS, name, "n")
         return (claim["status"].get("healthStatus") or {}).get("healthConditions", [])
 
     def value(self, name, **labels):
-        """A metric's value."""
+        """Return a metric's value."""
         return self.context.metrics.registry.get_sample_value(
             name, {"driver_name": DRIVER, **labels}
         )
@@ -176,7 +176,7 @@ def test_vh011_a_report_replaces_what_is_stored(capabilities):
 
 @BOTH
 def test_vh022_recovery_is_written_at_once(capabilities):
-    """By a list, the driver confirms it."""
+    """After a list without conditions, the driver confirms the recovery."""
     world = HealthWorld(*capabilities)
     world.report(a=[SLOW])
     world.poll()
@@ -188,7 +188,7 @@ def test_vh022_recovery_is_written_at_once(capabilities):
 
 @BOTH
 def test_vh012_what_an_earlier_process_stored_recovers_too(capabilities):
-    """Nothing is remembered: the first poll reads all claims."""
+    """No state is kept: the first poll reads all claims."""
     world = HealthWorld(*capabilities, stored=STORED)
     world.report()
     world.poll()
@@ -212,7 +212,7 @@ def test_vh012_a_missing_volume_that_is_not_healthy_is_kept():
 
 @pytest.mark.parametrize("capabilities", [("LIST_VOLUME_HEALTH",), OLD_LIST])
 def test_vh012_two_lists_without_the_volume(capabilities):
-    """A driver that cannot be asked about one volume."""
+    """The driver cannot be called for a single volume."""
     world = HealthWorld(*capabilities, stored=STORED, reads_conditions=True)
     world.report()
     world.condition(a="missing")
@@ -271,7 +271,7 @@ def test_all_pages_count():
 
 @BOTH
 def test_vh023_an_unknown_type_is_an_event_once(capabilities):
-    """Beside a known one, which is stored."""
+    """The known type beside it is stored."""
     world = HealthWorld(*capabilities)
     world.report(a=[SLOW, {"status": 99, "reason": "New", "message": "text"}])
     world.poll()
@@ -294,7 +294,7 @@ def test_vh023_an_unknown_type_keeps_nothing(capabilities):
 
 @BOTH
 def test_vh032_a_dropped_field_is_noticed(capabilities):
-    """VHD-002, VHD-012: one write, then none for half an hour; events show the change."""
+    """VHD-002, VHD-012: One write is tried, then none for half an hour; events show the changes."""
     world = HealthWorld(*capabilities, is_dropped=True)
     world.report(a=[SLOW], b=[SLOW])
     world.poll()
@@ -324,7 +324,7 @@ def test_vhd002_the_field_is_tried_again_and_then_written_everywhere():
 
 
 def test_vhd001_healthy_volumes_cost_no_request():
-    """The first poll has to read the claims once."""
+    """Only the first poll has to read the claims."""
     world = HealthWorld(*LIST)
     world.report()
     world.poll()
@@ -353,7 +353,7 @@ def test_vhd006_many_claims_are_listed_and_not_remembered(monkeypatch):
 
 @pytest.mark.parametrize("capabilities", [OLD_LIST, OLD_GET], ids=["list", "get"])
 def test_vhd011_events_of_a_volume_condition(capabilities):
-    """One for each change; the status holds it as well."""
+    """Each change causes one event; the status has the condition as well."""
     world = HealthWorld(*capabilities, reads_conditions=True)
     world.condition(a="a disk is slow")
     world.poll()
@@ -385,7 +385,7 @@ def test_csi_1_13_has_no_events_while_the_status_is_stored(capabilities):
 
 @BOTH
 def test_a_claim_made_again_is_not_the_volumes(capabilities):
-    """VH-010: the uid of the claimRef counts."""
+    """VH-010: The UID in the claimRef counts."""
     world = HealthWorld(*capabilities)
     world.api.change(paths.CLAIMS, "a", {"metadata": {"uid": "other"}}, "n")
     world.report(a=[SLOW])

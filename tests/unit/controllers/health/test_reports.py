@@ -1,4 +1,4 @@
-"""What a report becomes in the claim's status, and which volumes are looked at."""
+"""How a report is written to the claim's status, and which volumes are polled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DEGRADED, INACCESSIBLE, DATA_LOSS = 1, 2, 3
 
 
 def health(*entries):
-    """Each entry: type, reason, message."""
+    """Return a report; each entry has a type, a reason and a message."""
     return csi.VolumeHealth(
         volume_id="v",
         health_statuses=[
@@ -83,7 +83,7 @@ def test_vhd010_a_volume_condition(abnormal, conditions):
 
 
 def volume(**changes):
-    """A bound PV of the driver `d`."""
+    """Return a bound PV of driver `d`."""
     spec = {
         "csi": {"driver": "d", "volumeHandle": "h"},
         "claimRef": {"namespace": "n", "name": "c", "uid": "u"},

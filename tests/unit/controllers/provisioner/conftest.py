@@ -1,4 +1,4 @@
-"""One driver, one claim and one class in memory."""
+"""Fixtures: a fake cluster with one driver, and a claim with its StorageClass."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ def world():
 
 @pytest.fixture
 def claim(world):
-    """default/data of class `fast`, 1 KiB; already in the cluster."""
+    """Return the claim default/data of class `fast`, which requests 1 KiB; it is in the cluster."""
     world.add_class()
     return world.add_claim()

@@ -1,4 +1,4 @@
-"""One attempt: what the answer must be like, clean-up, secrets that never leave (P-150, P-430)."""
+"""Attempts to provision: unusable answers, clean-up, secrets that never leak (P-150, P-430)."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ def test_t050_an_unusable_answer_is_told_cleaned_up_and_retried(world, claim, un
     assert set(world.volumes()) == {DOMAIN}
 
 
-IN_USE = "test-volume-id"  # of the volume that the first claim got
+IN_USE = "test-volume-id"  # ID of the volume that the first claim got
 
 
 def its_own(request):
-    """The answer that the driver should have given."""
+    """Return the answer that the driver should have given."""
     found = default_answer(request)
     found.volume.volume_id = "its own"
     return found
@@ -89,7 +89,7 @@ def its_own(request):
 def test_an_unusable_answer_with_the_id_of_a_volume_in_use_deletes_nothing(
     world, claim, wrong, spec
 ):
-    """The driver mixed up two calls: the clean-up would take the data of the other claim."""
+    """The driver mixed up two calls: a clean-up would delete the data of the other claim."""
     world.claim_pass(claim)
     world.driver = replace(
         world.driver, controller_capabilities=world.controller | {"CLONE_VOLUME"}
@@ -107,7 +107,7 @@ def test_an_unusable_answer_with_the_id_of_a_volume_in_use_deletes_nothing(
 
 
 def test_t017_without_its_class_a_claim_asks_nothing_and_comes_again(world, claim):
-    """The library looks first, so that a provisioner never sees a claim without a class (L-022)."""
+    """The library looks the class up first, so no provisioner sees a claim without one (L-022)."""
     world.kube.drop("storageclasses.storage.k8s.io", "fast")
     outcome = world.claim_pass(claim)
     assert (outcome.action, outcome.reason) == (Action.RETRY, "storage class not found")
@@ -116,7 +116,10 @@ def test_t017_without_its_class_a_claim_asks_nothing_and_comes_again(world, clai
 
 
 def test_t051_a_clean_up_that_fails_five_times_is_in_progress(world, claim):
-    """P-430: same secrets, five tries, then InBackground."""
+    """P-430: The clean-up tries five times with the same secrets.
+
+    The state is then InBackground.
+    """
     world.kube.drop("storageclasses.storage.k8s.io", "fast")
     world.add_class(parameters=CREDS)
     add_secret(world, key=encoded(b"value"))
@@ -130,7 +133,7 @@ def test_t051_a_clean_up_that_fails_five_times_is_in_progress(world, claim):
 
 
 def test_p430_nothing_is_sent_after_the_window_of_the_clean_up(world, claim, monkeypatch):
-    """One `--timeout` for all tries: a driver that hangs gets one (D-010)."""
+    """All tries share one `--timeout`, so a driver that hangs is called only once (D-010)."""
     clock = [100.0]
     monkeypatch.setattr(attempt.time, "monotonic", lambda: clock[0])
 
@@ -162,7 +165,7 @@ def test_the_largest_capacity_is_stored_as_it_is(world, claim):
 
 
 def test_topologies_without_segments_give_no_affinity():
-    """D-014."""
+    """D-014: A PV gets no node affinity if the accessible topologies have no segments."""
     world = World(plugin=TOPOLOGY)
     world.add_class(volumeBindingMode="Immediate")
     object.__setattr__(
@@ -182,7 +185,7 @@ def test_topologies_without_segments_give_no_affinity():
 
 @pytest.mark.parametrize("attempts", [3])
 def test_t056_every_attempt_uses_one_name(world, claim, attempts):
-    """P-425."""
+    """P-425: Each retry requests the same volume name, so the driver can answer idempotently."""
     world.client.answers = [CsiError(4, "slow")] * attempts
     for _ in range(attempts + 1):
         world.claim_pass(claim)
@@ -225,7 +228,7 @@ def test_d033_a_value_that_is_no_text_is_named_not_shown(secret_world):
 
 
 def test_secrets_reach_the_driver_and_no_record(secret_world):
-    """No intent, copy, PV or event holds a value."""
+    """No intent, intent copy, PV or event contains the value of a secret."""
     world = secret_world
     add_secret(world, password=encoded(b"planted-value"))
     world.client.answers = [CsiError(4, "slow")]
@@ -249,7 +252,7 @@ def test_secrets_reach_the_driver_and_no_record(secret_world):
     ids=["503", "429", "no answer"],
 )
 def test_an_api_server_that_is_away_is_no_fault_of_the_claim(secret_world, error):
-    """The pass ends; the task waits without event and back-off."""
+    """The reconcile ends with `AwayError`: no event is emitted and the back-off doesn't grow."""
     world = secret_world
     world.kube.fail["get_secret"] = [error]
     with pytest.raises(AwayError):
@@ -258,7 +261,7 @@ def test_an_api_server_that_is_away_is_no_fault_of_the_claim(secret_world, error
 
 
 class Losing:
-    """The lease is lost just before a step."""
+    """Loses the lease just before a given step."""
 
     def __init__(self, step):
         self.step = step
@@ -272,7 +275,7 @@ class Losing:
     "step", [Step.RECORD_INTENT, Step.CREATE_VOLUME, Step.SAVE_VOLUME, Step.FORGET_INTENT]
 )
 def test_a_lost_lease_stops_before_the_next_effect(world, claim, step):
-    """G9."""
+    """G9: A worker that has lost its lease does not perform the next step."""
     world.runtime.effects.steps = Losing(step)
     with pytest.raises(LeaseLost):
         world.claim_pass(claim)
@@ -290,7 +293,7 @@ def test_a_lost_lease_stops_before_the_next_effect(world, claim, step):
     ],
 )
 def test_a_record_s_copy_stays_the_next_owner_s_however_the_call_ended(world, claim, answers):
-    """G9: it is removed, or marked as failed, under the lease alone."""
+    """G9: Only the holder of the lease removes an intent copy or marks an intent as failed."""
     world.runtime.effects.steps = Losing(Step.FORGET_INTENT)
     world.client.is_slow = True
     world.client.answers = answers
@@ -305,7 +308,7 @@ def test_a_record_s_copy_stays_the_next_owner_s_however_the_call_ended(world, cl
     [(None, State.FINISHED), (CsiError("UNAVAILABLE", "gone"), State.BACKGROUND)],
 )
 def test_a_migrated_volume_without_an_in_tree_form_is_deleted_or_remembered(problem, state):
-    """P-605, D-001: over only once the driver has deleted it."""
+    """P-605, D-001: The attempt is finished only if the driver has deleted the volume."""
     deleted: list[str] = []
     own: Any = SimpleNamespace(
         work=SimpleNamespace(driver=SimpleNamespace(name="ebs.csi.aws.com")),
@@ -318,7 +321,7 @@ def test_a_migrated_volume_without_an_in_tree_form_is_deleted_or_remembered(prob
 
 
 def test_every_effect_of_a_slow_call_is_announced(world, claim):
-    """I-7: the crash tests die before each of them, also before the copy in the middle."""
+    """I-7: The crash tests stop before each announced step, also before the mid-call copy."""
     reached = []
     world.runtime.effects.steps = SimpleNamespace(reach=lambda step, _lease: reached.append(step))
     world.client.is_slow = True

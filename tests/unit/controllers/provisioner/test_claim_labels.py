@@ -1,4 +1,4 @@
-"""The PV of a claim has its chosen labels, and the driver is sent the chosen metadata."""
+"""A PV gets the selected labels of its claim, and the driver gets the selected metadata."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def a_world(labels, **flags):
 
 
 def bound(labels, **flags):
-    """A world whose claim was provisioned and bound."""
+    """Return a world whose claim is provisioned and bound."""
     world = a_world(labels, **flags)
     world.claim_pass(world.live_claim())
     world.live_claim()["spec"]["volumeName"] = "pvc-u1"
@@ -96,7 +96,7 @@ def test_a_volume_that_is_not_the_claims_own_stays_as_it_is(metadata, spec):
 
 
 def test_a_volume_with_another_name_follows_too():
-    """It was made before --volume-name-prefix was changed."""
+    """Such a volume was created before --volume-name-prefix was changed."""
     world = bound({"team": "red"})
     volume = world.kube.objects.pop(("persistentvolumes", "", "pvc-u1"))
     volume["metadata"]["name"] = "old-u1"
@@ -140,7 +140,7 @@ def test_the_driver_is_sent_the_chosen_metadata_and_a_repeat_the_same():
         ]
         * 2
     )
-    assert volume_labels(world) == {"team": "blue"}  # the PV has what the claim says now
+    assert volume_labels(world) == {"team": "blue"}  # the PV has the claim's present labels
 
 
 def test_too_much_metadata_is_told_and_nothing_is_sent():
@@ -159,7 +159,7 @@ def test_a_class_cannot_pose_as_the_claim():
     assert world.client.created == []
 
 
-# What the watcher makes of events.
+# The keys that the watcher derives from events.
 
 PLAIN = {"name": "foo", "queue_name": "foo"}
 FOO = {**PLAIN, "rules": {"claim_labels_to_pv": list(KEYS)}}
@@ -224,7 +224,7 @@ def test_a_change_of_either_makes_a_key_until_they_agree(rules):
     assert see(rules, claim({"team": "blue"}, version="2")) == [CLAIM]
     assert see(rules, volume({"team": "blue"}, "team", version="2")) == []
     assert see(rules, volume({}, "team", version="3")) == [CLAIM]
-    assert see(rules, claim({}, version="3")) == [CLAIM]  # the record is still to go
+    assert see(rules, claim({}, version="3")) == [CLAIM]  # the annotation still has to be removed
     assert see(rules, volume({}, version="4")) == []
 
 

@@ -1,4 +1,4 @@
-"""What one attempt leaves for the next pass, and when it is forgotten (P-400, P-401, T-058)."""
+"""What an attempt leaves for the next reconcile, and when it is forgotten (P-400, P-401, T-058)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECOND, STAMP = 1767323045.0, "2026-01-02T03:04:05Z"
 
 
 def after(world, claim, error):
-    """One pass whose call ended so."""
+    """Reconcile once, with a driver call that fails with `error`."""
     world.client.answers = [error]
     world.claim_pass(claim)
     assert DOMAIN in world.intents.intents
@@ -35,12 +35,12 @@ def stage(world):
     return record and record["stage"]
 
 
-# Whose volume exists already (L-040 step 1, L-084).
+# Claims whose volume already exists (L-040 step 1, L-084).
 
 
 @pytest.mark.parametrize("is_orphaned", [False, True], ids=["claim waits", "claim is gone"])
 def test_l040_a_volume_that_was_saved_and_is_gone_again_is_made_again(world, claim, is_orphaned):
-    """The mark says only that it is worth a look; the API server decides."""
+    """The mark in Redis is only a hint that a PV may exist; the API server decides."""
     if is_orphaned:
         after(world, claim, LATE)
         world.drop_claim()
@@ -52,7 +52,7 @@ def test_l040_a_volume_that_was_saved_and_is_gone_again_is_made_again(world, cla
 
 
 def test_a_claim_bound_to_its_own_volume_leaves_no_record(world, claim):
-    """P-401: Redis may bring the record back after the PV was saved and bound."""
+    """P-401: Redis may restore an old intent after the PV was saved and bound."""
     after(world, claim, LATE)
     world.live_claim()["spec"]["volumeName"] = DOMAIN
     outcome = world.claim_pass(claim)
@@ -75,7 +75,7 @@ def test_a_claim_that_nobody_began_with_says_why_it_is_done(world, claim, volume
 
 
 def test_an_unsaved_volume_is_copied_by_whoever_is_refused(world, claim):
-    """M-011: the successor of a fast attempt knows that its record has no copy yet."""
+    """M-011: The next worker knows that a fast attempt's intent has no copy, and copies it."""
 
     def reach(step, lease):
         if step is Step.SAVE_VOLUME:
@@ -93,11 +93,11 @@ def test_an_unsaved_volume_is_copied_by_whoever_is_refused(world, claim):
     assert len(world.client.created) == 1
 
 
-# Attempts that nobody waits for.
+# Attempts whose claim is gone.
 
 
 def orphan(world, claim):
-    """Its claim is gone, and its class belongs to another provisioner by now."""
+    """Delete the claim after a failed call; its class now belongs to another provisioner."""
     after(world, claim, LATE)
     world.intents.intents[DOMAIN]["class"]["provisioner"] = "another"
     world.drop_claim()
@@ -106,7 +106,7 @@ def orphan(world, claim):
 
 
 def test_an_attempt_of_another_provisioner_s_class_is_not_asked_again(world, claim):
-    """Nobody can ask for it: it is kept for an operator to see."""
+    """csi-fleet cannot repeat the call, so it keeps the intent for an operator."""
     orphan(world, claim)
     outcome = world.claim_pass(claim)
     assert (outcome.action, outcome.reason) == (Action.RETRY, "cannot be asked for")
@@ -115,7 +115,10 @@ def test_an_attempt_of_another_provisioner_s_class_is_not_asked_again(world, cla
 
 @pytest.mark.parametrize(("fails", "is_stranded"), [(0, False), (7, False), (8, True), (9, True)])
 def test_after_eight_failures_the_attempt_is_stranded(world, claim, fails, is_stranded):
-    """COR-7: about four minutes, for what comes back by itself; `explain` shows why."""
+    """COR-7: Eight failures take about four minutes, so that a temporary problem can end.
+
+    `explain` shows the cause.
+    """
     orphan(world, claim).fails = fails
     reached = []
     world.runtime.effects.steps = SimpleNamespace(reach=lambda step, _lease: reached.append(step))
@@ -129,7 +132,7 @@ def test_after_eight_failures_the_attempt_is_stranded(world, claim, fails, is_st
 
 
 def test_t058_two_final_errors_in_a_row_keep_the_record_of_a_claim_that_waits(world, claim):
-    """Each may have left a volume; the last attempt comes when the claim is deleted."""
+    """Each failed call may have left a volume, so the claim's deletion causes one last call."""
     after(world, claim, BROKEN)
     after(world, claim, BROKEN)
     assert stage(world) == "failed"
@@ -140,7 +143,10 @@ def test_t058_two_final_errors_in_a_row_keep_the_record_of_a_claim_that_waits(wo
 
 
 def test_p400_a_final_error_ends_the_attempt_of_a_claim_that_was_gone_by_then(world, claim):
-    """P-401: unknown end, deletion, final error; whether a pass saw the deletion is no matter."""
+    """P-401: The outcome is unknown, the claim is deleted, then a final error ends the attempt.
+
+    This holds even if no reconcile has seen the deletion.
+    """
     after(world, claim, LATE)
     world.drop_claim()
     world.client.answers = [BROKEN]
@@ -151,7 +157,7 @@ def test_p400_a_final_error_ends_the_attempt_of_a_claim_that_was_gone_by_then(wo
 
 
 class Ignoring(CsiBackend):
-    """As a plug-in that says the claim is not its own."""
+    """A back end that behaves like a plug-in which ignores the claim."""
 
     def attempt(self, work, claim, storage_class, intent):
         del work, storage_class, intent
@@ -164,7 +170,7 @@ class Ignoring(CsiBackend):
 
 @pytest.mark.parametrize(("error", "left"), [(LATE, None), (BROKEN, "failed")])
 def test_l044_an_ignored_claim_leaves_only_what_failed_for_good(world, claim, error, left):
-    """What an attempt may have left before stays known; what is in progress is over."""
+    """A failed attempt may have left a volume, so its intent stays; an open one is forgotten."""
     after(world, claim, error)
     object.__setattr__(world.driver, "backend", Ignoring())
     outcome = world.claim_pass(claim)
@@ -172,7 +178,7 @@ def test_l044_an_ignored_claim_leaves_only_what_failed_for_good(world, claim, er
     assert stage(world) == left
 
 
-# What is told and counted.
+# Causes that are reported, and failures that are counted.
 
 
 def test_l095_every_failed_attempt_counts(world, claim):

@@ -1,4 +1,4 @@
-"""The outcome table of a claim's pass: what is remembered, told, and done with the key."""
+"""Outcomes of reconciling a claim: remembered state, events, and what happens to the key."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def rpc(code, details="told to fail"):
 
 
 def topology_world(**settings):
-    """A driver with topology and one node `n1` in zone z1."""
+    """Return a world with a topology-aware driver and one node, `n1`, in zone z1."""
     world = World(plugin=TOPOLOGY, **settings)
     world.clusters.topology = ClusterTopology({"n1": {DRIVER: [ZONE]}}, {"n1": {ZONE: "z1"}})
     world.add_class()
@@ -32,13 +32,13 @@ def topology_world(**settings):
 
 
 def in_progress(world):
-    """The stage of what is remembered, None when nothing is in progress."""
+    """Return the stage of the claim's intent, or None if no attempt is in progress."""
     record = world.intents.intents.get(DOMAIN)
     return None if record is None or record["stage"] == "failed" else record["stage"]
 
 
 def test_success_saves_tells_and_forgets(world, claim):
-    """P-400 row 1, L-050 row 1."""
+    """P-400 row 1, L-050 row 1: Success saves the PV, emits events and ends the intent."""
     outcome = world.claim_pass(claim)
     assert outcome.action is Action.DONE
     assert outcome.finish_intent
@@ -62,7 +62,7 @@ BACKGROUND = [1, 4, 10, 14]
 @pytest.mark.parametrize("selected", [False, True], ids=["no node", "node"])
 @pytest.mark.parametrize("code", [*FINAL, *BACKGROUND, 8])
 def test_t055_c049_every_code_of_create_volume(code, selected, topology):
-    """P-410, P-411, L-054: state, event and key for 17 codes."""
+    """P-410, P-411, L-054: Each of 17 codes leads to the expected state, event and key action."""
     world = topology_world() if topology else World()
     world.add_class()
     claim = world.add_claim(annotations={ANN_SELECTED_NODE: "n1"} if selected else None)
@@ -92,7 +92,7 @@ def test_t055_c049_every_code_of_create_volume(code, selected, topology):
     ],
 )
 def test_an_error_without_the_drivers_status_is_background(error):
-    """P-410 last row, D-024: no rescheduling, and a volume may exist."""
+    """P-410 last row, D-024: The claim is not rescheduled, because a volume may exist."""
     world = topology_world()
     world.client.answers = [error]
     assert world.claim_pass(world.add_claim(annotations={ANN_SELECTED_NODE: "n1"})).action is (
@@ -111,7 +111,7 @@ def test_c002_a_volume_that_was_just_saved_is_not_asked_for_again(world, claim):
 
 
 def test_c004_c005_block_volumes_are_always_supported(world):
-    """P-801: the CSI provisioner claims block support, so nothing is refused."""
+    """P-801: The CSI provisioner declares block support, so a block volume is never refused."""
     world.add_class()
     claim = world.add_claim(volumeMode="Block")
     world.claim_pass(claim)
@@ -150,7 +150,7 @@ def test_c014_class_of_another_provisioner_stops_without_event(world):
 
 
 def test_class_changed_while_a_call_may_run_keeps_what_is_known(world, claim):
-    """D-008 in spirit: the volume of the earlier call must not be forgotten."""
+    """The intent of the earlier call is kept, because that call may have made a volume (D-008)."""
     world.client.answers = [rpc(4)]
     world.claim_pass(claim)
     world.kube.drop("storageclasses.storage.k8s.io", "fast")
@@ -165,7 +165,7 @@ def test_class_changed_while_a_call_may_run_keeps_what_is_known(world, claim):
 
 
 def test_c020_a_claim_under_deletion_is_provisioned(world, claim):
-    """L-024."""
+    """L-024: A claim with a deletion timestamp is provisioned too."""
     world.live_claim()["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     world.claim_pass(claim)
     assert set(world.volumes()) == {DOMAIN}
@@ -183,7 +183,7 @@ def test_c021_c022_retain_gets_the_finalizer_once_then_loses_it(world):
 
 
 def test_c023_c024_an_ignored_claim_leaves_no_trace(world):
-    """P-102, L-044: another provisioner's data source; the other claim is provisioned."""
+    """P-102, L-044: A claim with another provisioner's data source causes no event or intent."""
     world.add_class()
     source = {"apiGroup": "example.org", "kind": "MyPopulator", "name": "x"}
     ignored = world.add_claim("two", "u2", dataSource=source)
@@ -203,7 +203,7 @@ def test_c025_a_final_error_is_told_and_retried(world, claim):
 
 
 def test_c026_a_background_error_keeps_the_claim_in_two_places(world, claim):
-    """M-010: also in a ConfigMap, so that Redis may be lost."""
+    """M-010: The intent is also copied to a ConfigMap, so it survives a loss of Redis."""
     world.client.answers = [rpc(4)]
     assert world.claim_pass(claim).action is Action.RETRY
     assert in_progress(world) == "background"
@@ -252,7 +252,7 @@ def test_c028_in_progress_after_a_second_attempt(world, claim, second, left):
 
 
 def test_d008_a_final_preparation_error_keeps_a_running_call(world, claim):
-    """The data of a secret that is not base64 ends a preparation for good."""
+    """Secret data that is not base64 is a final error of the preparation, before any call."""
     world.kube.drop("storageclasses.storage.k8s.io", "fast")
     world.add_class(parameters=SECRET_OF_CLASS)
     secret = {"metadata": {"namespace": "default", "name": "creds"}, "data": {}}
@@ -267,7 +267,7 @@ def test_d008_a_final_preparation_error_keeps_a_running_call(world, claim):
 
 
 def test_c029_t057_a_deleted_claim_in_progress_is_provisioned(world, claim):
-    """P-401."""
+    """P-401: An open attempt of a deleted claim is repeated until the driver's answer is final."""
     world.client.answers = [rpc(4), rpc(14)]
     world.claim_pass(claim)
     world.drop_claim()
@@ -321,7 +321,7 @@ def test_t058_a_last_call_that_succeeds_saves_the_volume(world, claim):
 
 
 def test_c032_t139_rescheduling_clears_the_node_and_stops(world):
-    """P-420: the event is first, nothing stays in progress, the claim is read once."""
+    """P-420: The event is emitted first, no attempt stays open, and the claim is read only once."""
     world = topology_world()
     claim = world.add_claim(annotations={ANN_SELECTED_NODE: "n1"})
     world.client.answers = [rpc(8)]
@@ -335,7 +335,7 @@ def test_c032_t139_rescheduling_clears_the_node_and_stops(world):
 
 
 def test_t128_a_missing_csi_node_reschedules():
-    """P-310: the second cause of Reschedule; the driver is not asked."""
+    """P-310: A missing CSINode is the second cause of Reschedule; the driver is not called."""
     world = topology_world()
     world.claim_pass(world.add_claim(annotations={ANN_SELECTED_NODE: "n2"}))
     assert ANN_SELECTED_NODE not in world.live_claim()["metadata"]["annotations"]
@@ -351,7 +351,7 @@ def test_t128_a_missing_csi_node_reschedules():
     ],
 )
 def test_the_node_stays_unless_rescheduled(code, left):
-    """P-421."""
+    """P-421: The selected node stays on the claim unless the claim is rescheduled."""
     world = topology_world()
     world.client.answers = [rpc(code)]
     world.claim_pass(world.add_claim(annotations={ANN_SELECTED_NODE: "n1"}))
@@ -368,7 +368,7 @@ def test_c034_no_change_keeps_the_node():
 
 
 def test_c036_only_the_alpha_node_means_final_with_retry():
-    """P-420: the annotation to remove is absent."""
+    """P-420: The annotation to remove is missing, so the claim cannot be rescheduled."""
     world = topology_world()
     world.client.answers = [rpc(8)]
     claim = world.add_claim(annotations={ANN_SELECTED_NODE_ALPHA: "n1"})
@@ -378,7 +378,7 @@ def test_c036_only_the_alpha_node_means_final_with_retry():
 
 
 def test_c037_a_conflict_never_removes_a_newer_node():
-    """L-052: the scheduler chose n9 meanwhile; ours must not take that away."""
+    """L-052: The scheduler chose n9 in the meantime, and csi-fleet must not remove that choice."""
     world = topology_world()
     claim = world.add_claim(annotations={ANN_SELECTED_NODE: "n1"})
     world.client.answers = [rpc(8)]
@@ -416,7 +416,7 @@ def test_rescheduling_a_claim_that_vanished_stops():
 
 
 def test_t138_a_selected_node_without_topology_changes_nothing():
-    """P-300: no requirement is sent, no affinity stored, no Node looked at."""
+    """P-300: No requirement is sent, no affinity is stored and no Node is read."""
     world = World()
     world.add_class()
     world.claim_pass(world.add_claim(annotations={ANN_SELECTED_NODE: "nowhere"}))
@@ -446,7 +446,7 @@ def test_c059_another_prefix_names_the_volume():
 
 
 def test_a_slow_call_is_copied_to_a_config_map_and_cleaned_up(world, claim):
-    """M-010: while the driver works, the API server knows of it too."""
+    """M-010: While the driver works, the API server stores a copy of the intent."""
     world.client.is_slow = True
     seen = []
 

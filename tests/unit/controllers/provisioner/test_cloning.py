@@ -1,4 +1,4 @@
-"""When may the cloning protection of a deleted claim go?"""
+"""When the cloning protection finalizer of a deleted claim is removed."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def finalizers(world):
 
 
 def test_c117_clone_bound_finalizer_goes_others_stay(world):
-    """One read, one write: what was read is what is written."""
+    """The claim is read once and written once, so the write is based on that read."""
     add_source(world)
     add_clone(world, "clone", "Bound")
     assert sync(world).action is Action.DONE
@@ -88,7 +88,7 @@ def test_c119_same_name_in_another_namespace_does_not_hold(world):
 
 
 def test_cl009_cross_namespace_clone_holds_with_the_gate(world):
-    """D-018: the reference lets go in the middle of such a clone."""
+    """D-018: csi-provisioner removes the finalizer while such a clone is still in progress."""
     gates = FeatureGates(cross_namespace_volume_data_source=True)
     world = World(Settings(gates=gates))
     add_source(world)
@@ -99,7 +99,7 @@ def test_cl009_cross_namespace_clone_holds_with_the_gate(world):
 
 
 def test_cl009_clone_deleted_in_mid_air_holds(world):
-    """Its claim is in no list any more, but the storage may still copy."""
+    """The claim of the clone is in no list any more, but the storage may still copy data."""
     add_source(world)
     clone = add_clone(world, "clone", "Pending")
     world.drop_claim("clone")
@@ -137,7 +137,7 @@ def test_c122_gone_or_replaced_is_done(world):
 
 
 def test_g9_without_its_lease_the_pass_takes_nothing_off(world):
-    """A list of claims may take long; another worker may have found a clone since."""
+    """Listing claims may take long, and another worker may have found a clone in the meantime."""
     add_source(world)
     key = Key("cloning", DRIVER, "default/src", "src-uid")
     lease = FakeLease(key, fails=0, memo="", mark={})
@@ -148,7 +148,7 @@ def test_g9_without_its_lease_the_pass_takes_nothing_off(world):
 
 
 def test_c122_a_source_that_was_made_anew_during_the_conflict_keeps_its_finalizer(world):
-    """CL-004: what the fresh read shows is judged once more."""
+    """CL-004: The claim that is read after the conflict is checked again."""
     add_source(world)
     world.kube.fail["update_claim"] = [ConflictError(409, "Conflict", "modified")]
     world.kube.before["update_claim"] = lambda: add_source(world, is_deleting=False)
@@ -164,7 +164,7 @@ def test_c122_a_source_that_goes_during_the_write_is_done(world):
 
 
 def test_a_key_without_a_uid_is_of_whichever_claim_has_the_name(world):
-    """Keys of older versions had none."""
+    """Keys of older releases have no UID."""
     add_source(world)
     assert sync(world, "").reason == "protection removed"
     assert finalizers(world) == ["other"]

@@ -1,4 +1,4 @@
-"""The provisioner as the engine runs it: what is locked, limited, swept and given up."""
+"""The provisioner's answers to the engine: locks, limits, sweeps and retry limits."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_p240_the_sweep_comes_back_by_itself(controller, seconds, is_due):
 
 
 def test_each_kind_has_its_limit():
-    """`--worker-threads` for creations and, apart from them, deletions; one sweep at a time."""
+    """Creations and deletions each have a limit of `--worker-threads`; one sweep runs at a time."""
     provision = ProvisionSettings(worker_threads=7, cloning_protection_threads=3)
     limits = CONTROLLER.limits(World(Settings(provision=provision)).driver)
     assert limits == {"claims": 7, "volumes": 7, "cloning": 3, "sweep": 1}
@@ -81,7 +81,7 @@ def test_rules_and_rehearsals_know_how_the_driver_provisions(has_topology):
 
 
 def test_a_driver_that_cannot_create_is_served_all_the_same():
-    """Its claims' events say what it cannot do."""
+    """An event on each claim says what the driver cannot do."""
     assert CONTROLLER.serves(World(controller=frozenset()).driver) is True
 
 
@@ -95,7 +95,7 @@ def test_each_kind_has_its_own_pass(world, monkeypatch, kind):
 
 
 class Impatient(CsiBackend):
-    """A plug-in that gives a claim up after three failures, a volume after five."""
+    """A plug-in whose retry limit is three failures for a claim and five for a volume."""
 
     def threshold(self, kind):
         return {"claims": 3, "volumes": 5}[kind]
@@ -108,7 +108,7 @@ def claim_pass(world):
 
 @pytest.mark.parametrize(("backend", "threshold"), [(None, 0), (Impatient(), 3)])
 def test_l016_a_failed_attempt_carries_the_backend_s_threshold(world, claim, backend, threshold):
-    """CSI drivers are asked without end, as by the reference."""
+    """A CSI driver is called without a retry limit, as by csi-provisioner."""
     object.__setattr__(world.driver, "backend", backend)
     world.client.answers = [CsiError(13, "broken")]
     outcome = claim_pass(world)
@@ -116,7 +116,7 @@ def test_l016_a_failed_attempt_carries_the_backend_s_threshold(world, claim, bac
 
 
 def test_l080_a_volume_that_exists_is_saved_without_end(world, claim):
-    """Whatever the threshold: giving up would lose it."""
+    """The plug-in's retry limit does not apply: giving up would lose the volume."""
     object.__setattr__(world.driver, "backend", Impatient())
     world.kube.fail["create_volume"] = [ForbiddenError(403, "Forbidden", "denied by policy")]
     outcome = claim_pass(world)
@@ -124,7 +124,7 @@ def test_l080_a_volume_that_exists_is_saved_without_end(world, claim):
 
 
 def test_a_driver_without_a_plug_in_is_asked_by_grpc(world):
-    """L-002, L-016, L-073: finalizers on, no threshold, no guard."""
+    """L-002, L-016, L-073: CSI drivers have finalizers, no retry limit and no deletion guard."""
     assert backend_of(world.driver) is CSI
     object.__setattr__(world.driver, "backend", plug_in := Impatient())
     assert backend_of(world.driver) is plug_in
@@ -133,7 +133,7 @@ def test_a_driver_without_a_plug_in_is_asked_by_grpc(world):
 
 
 class Catalog:
-    """The catalog hands out the same mapping until something changed."""
+    """Returns the same mapping until an object changes, as the shared cache does."""
 
     def __init__(self):
         self.kinds = {"csinodes": {}, "nodes": {}}
@@ -165,7 +165,7 @@ def test_the_topology_is_built_once_for_each_state_of_the_catalog():
     ("noun", "cause", "has_claim"), [("pvc", "claim", True), ("pv", "volume", False)]
 )
 def test_explain_answers_for_claims_and_for_volumes(monkeypatch, noun, cause, has_claim):
-    """Each noun by its own facts; a volume's answer shows no claim."""
+    """Each noun is explained by its own facts; the explanation of a volume shows no claim."""
     facts = SimpleNamespace(state="s", claim="the claim", volume="the volume")
     gatherer = SimpleNamespace(
         claim=lambda namespace, name: (namespace, name) == ("ns", "x") and facts,

@@ -1,6 +1,6 @@
-"""Whatever keeps an attempt from its end: its copy is there, is its own, and goes again (M-010).
+"""Whatever keeps an attempt open, its intent copy exists, is up to date and is removed (M-010).
 
-Found by attacking the rule of `ClaimWork.keep_copy`; each test was red once.
+Each test failed once, before `ClaimWork.keep_copy` was corrected.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BAD = InvalidError(422, "Invalid", "bad label")
 
 
 class PatientWorld(CrashWorld):
-    """With `--timeout=60s`, and time that passes while a call of a dead process goes on."""
+    """A world with `--timeout=60s`, where time passes while a call of a dead process is running."""
 
     late_at: float = 0.0
 
@@ -74,7 +74,7 @@ def dead_before(
     scenario: Callable[[CrashWorld], None] = plain,
     kind: type[CrashWorld] = CrashWorld,
 ) -> CrashWorld:
-    """A world whose first owner died right before that step."""
+    """Return a world whose first owner died right before `step`."""
     for effect in range(20):
         client.flushall()
         world = kind(client, has_topology=scenario is topology)
@@ -87,7 +87,7 @@ def dead_before(
 
 
 def dies_before(owner: Owner, step: Step) -> None:
-    """From now on."""
+    """Let the owner die when it next reaches `step`."""
     real = owner.steps.reach
 
     def reach(name, lease):
@@ -99,12 +99,12 @@ def dies_before(owner: Owner, step: Step) -> None:
 
 
 def copied(world: CrashWorld) -> dict[str, Any]:
-    """The record in the ConfigMap."""
+    """Return the intent stored in the ConfigMap."""
     return msgspec.json.decode(world.kube.kind("configmaps")[COPY]["data"]["record"])
 
 
 def during_the_call(world: CrashWorld, look: Callable[[], object]) -> list[object]:
-    """What was seen after the call became slow and before it ended."""
+    """Return a list that gets the result of `look` at the end of each CreateVolume call."""
     seen, real = [], world.storage.create_volume
 
     def create(request, **options):
@@ -125,23 +125,23 @@ def nothing_left(world: CrashWorld) -> None:
 
 
 def lost_and_deleted(world: CrashWorld) -> None:
-    """Redis is empty and the claim gone; another worker is all there is."""
+    """Empty Redis and delete the claim; then let a new worker finish."""
     world.wipe()
     world.delete_claim()
     world.live(world.owner())
     nothing_left(world)
 
 
-# The copy is that of the present attempt.
+# The copy describes the present attempt.
 
 
 def test_a_slow_call_has_the_deadline_of_its_own_in_its_copy(redis_client):
-    """The driver serves two calls of a name side by side and ends the second after a minute."""
+    """The driver runs two calls of one name in parallel, and ends the second after a minute."""
     world = dead_before(redis_client, Step.RECORD_VOLUME, kind=PatientWorld)
-    world.storage.volumes.clear()  # the first call made nothing
+    world.storage.volumes.clear()  # the first call made no volume
     second = world.owner()
     world.kube.fail["get_claim"] = [NO]
-    world.live(second, passes=1)  # the pass ends there: it copies what it knows
+    world.live(second, passes=1)  # the reconcile ends there: it copies what it knows
     world.now_ms += 60_000
     world.storage.plans = ["slow"]
     dies_before(second, Step.RECORD_VOLUME)
@@ -159,7 +159,7 @@ def test_a_slow_call_has_the_deadline_of_its_own_in_its_copy(redis_client):
 
 
 def test_a_slow_call_has_its_class_in_its_copy(redis_client):
-    """The class was made anew with other parameters after the first call."""
+    """The class is created again with other parameters after the first call."""
     world = dead_before(redis_client, Step.CREATE_VOLUME)
     first = world.storage_class.get("parameters")
     world.hide_class()
@@ -187,7 +187,7 @@ def test_a_slow_call_after_an_unknown_end_has_a_copy_of_its_own(redis_client, fi
 
 
 def test_a_copy_that_was_perhaps_removed_is_written_again(redis_client):
-    """The removal had no answer; the next call is slow, and its worker dies in it."""
+    """The removal got no answer; the next call is slow, and its worker dies during the call."""
     world = CrashWorld(redis_client)
     world.add_claim()
     world.storage.plans = [TIMEOUT, INTERNAL, "slow"]
@@ -210,12 +210,12 @@ def test_a_copy_that_was_perhaps_removed_is_written_again(redis_client):
     lost_and_deleted(world)
 
 
-# Every way out of a pass.
+# Every exit of a reconcile.
 
 
 @pytest.mark.parametrize("error", [DriverAway("gone"), BUSY], ids=["driver", "its secret"])
 def test_a_volume_that_makes_no_pv_of_a_gone_claim_is_copied(redis_client, error):
-    """Its deletion fails by an error that ends the pass."""
+    """The deletion of the volume fails with an error that ends the reconcile."""
     world = dead_before(redis_client, Step.SAVE_VOLUME)
     world.delete_claim()
     world.kube.fail["create_volume"] = [BAD] * 3
@@ -232,7 +232,7 @@ def test_a_volume_that_makes_no_pv_of_a_gone_claim_is_copied(redis_client, error
 
 
 def test_an_error_that_ends_the_pass_leaves_a_copy(redis_client):
-    """The rest of the API server is well, so this may last for hours."""
+    """The API server serves other requests, so this failure may last for hours."""
     world = dead_before(redis_client, Step.RECORD_VOLUME, restore)
     world.kube.fail["get_snapshot"] = [BROKEN] * 9
     world.live(world.owner(), passes=2)
@@ -242,7 +242,7 @@ def test_an_error_that_ends_the_pass_leaves_a_copy(redis_client):
 
 
 def test_an_api_server_that_is_away_is_not_asked_for_a_copy(world, claim):
-    """It would take none, each second and for each key."""
+    """The write would fail too, every second and for each key."""
     world.client.answers = [TIMEOUT]
     world.claim_pass(claim)
     world.intents.intents[VOLUME]["is_copied"] = False
@@ -254,7 +254,7 @@ def test_an_api_server_that_is_away_is_not_asked_for_a_copy(world, claim):
 
 
 class Plugin:
-    """Returns what is no PV."""
+    """A plug-in that returns an unusable PV."""
 
     name = DRIVER
 
@@ -270,7 +270,7 @@ class Plugin:
 
 @pytest.mark.parametrize("volume", [None, {"metadata": VOLUME}], ids=["none", "a name"])
 def test_the_volume_of_a_plugin_that_names_no_pv_is_copied(volume):
-    """No worker has to die: it is there, and the claim is told of the plug-in's error."""
+    """No worker has to die: the volume exists, and an event reports the plug-in's error."""
     world = World()
     world.driver = custom_driver(Plugin(volume), Settings())
     world.add_class()
@@ -280,7 +280,7 @@ def test_the_volume_of_a_plugin_that_names_no_pv_is_copied(volume):
 
 
 def test_a_call_that_is_cancelled_for_a_go_sidecar_is_copied(world, claim):
-    """--leader-election: the sidecar works now, and knows nothing of this call."""
+    """--leader-election: the Go sidecar is active now, and does not know about this call."""
     is_permitted, lease_of = [True], world.lease
 
     def lease(*args):
@@ -300,7 +300,7 @@ def test_a_call_that_is_cancelled_for_a_go_sidecar_is_copied(world, claim):
 
 
 def test_nobody_strands_a_record_without_its_copy(world, claim):
-    """Its key rests for good, and audit shows what Redis lost as well."""
+    """A stranded key is not retried, and `audit` still shows the copy if Redis loses the intent."""
     world.client.answers = [TIMEOUT]
     world.kube.fail["apply_config_map"] = [NO] * 3
     world.claim_pass(claim)
@@ -320,13 +320,13 @@ def test_nobody_strands_a_record_without_its_copy(world, claim):
     assert copied(world)["stage"] == "stranded"
 
 
-# What it costs.
+# Requests that copies cost.
 
 
 @pytest.mark.parametrize("is_slow", [False, True], ids=["fast", "slow"])
 @pytest.mark.parametrize("error", [NO, AWAY], ids=["refused", "away"])
 def test_a_pass_tries_each_copy_once(world, claim, error, is_slow):
-    """A second try at once would fail as well, with thread and slot held for so long."""
+    """An immediate second try would fail too, and hold the thread and the CPU slot for longer."""
     world.client.answers = [TIMEOUT]
     world.client.is_slow = is_slow
     world.kube.fail["apply_config_map"] = [error] * 9
@@ -363,7 +363,7 @@ def test_a_claim_without_a_fault_needs_no_copy(redis_client, plans, requests):
 
 
 def test_a_full_namespace_does_not_turn_a_wait_into_a_failure(redis_client):
-    """Somebody's hand took the record away under a pass; the copy brings it back."""
+    """The intent was deleted by hand during a reconcile; the copy restores it."""
     world = dead_before(redis_client, Step.RECORD_VOLUME)
     world.delete_claim()
     owner = world.owner()
@@ -384,7 +384,7 @@ def test_a_full_namespace_does_not_turn_a_wait_into_a_failure(redis_client):
 
 @pytest.mark.parametrize("record", ["of before", "of now"])
 def test_records_of_both_versions_end(world, claim, record):
-    """A rolling upgrade: one knows nothing of `is_copied`, the other is read by who does not."""
+    """A rolling upgrade: the old release ignores `is_copied`, and its intents lack the field."""
     world.client.answers = [TIMEOUT, TIMEOUT]
     world.claim_pass(claim)
     kept = world.intents.intents[VOLUME]

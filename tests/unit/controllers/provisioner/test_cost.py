@@ -1,4 +1,4 @@
-"""What a claim and a deletion cost: passes, requests, round trips to Redis. Counted, not timed."""
+"""Reconciles, requests and round trips to Redis per claim and per deletion: counted, not timed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workers.queue.keys import volume_key
 
 @pytest.fixture
 def trips(monkeypatch):
-    """The scripts that were run, each a round trip."""
+    """Count the scripts that run; each is a round trip to Redis."""
     found: Counter[str] = Counter()
     real = scripts.Scripts.run
 
@@ -32,7 +32,7 @@ def world(redis_client):
 
 
 def settled(world: CrashWorld, trips: Counter[str]):
-    """A worker whose claim has its volume, with nothing left to do and all counts at zero."""
+    """Return a worker whose claim has its volume, with an empty queue and all counters at zero."""
     world.add_claim()
     owner = world.owner()
     world.live(owner)
@@ -54,7 +54,7 @@ def test_a_claim_takes_five_round_trips_and_one_write(world, trips):
 
 
 def test_a_deletion_is_one_pass_whatever_its_own_writes_send_back(world, trips):
-    """COR-15: the DELETE and the finalizer come back as events, while the pass runs and later."""
+    """COR-15: The DELETE and the removed finalizer cause events during and after the reconcile."""
     owner = settled(world, trips)
     name = next(iter(world.kube.kind("persistentvolumes")))
     key = volume_key(world.driver.name, name)
@@ -80,5 +80,5 @@ def test_a_deletion_is_one_pass_whatever_its_own_writes_send_back(world, trips):
     assert world.kube.kind("persistentvolumes") == {}
     assert [call for call, _ in world.kube.writes] == ["delete_volume", "remove_volume_finalizer"]
     del trips["add_events"]
-    # The driver of this world cuts snapshots: their lock is taken too.
+    # The driver of this world supports snapshots, so the snapshot lock is taken too.
     assert trips == {"take": 1, "enter": 1, "acquire": 1, "done": 1}

@@ -1,7 +1,7 @@
-"""A process dies before each effect of claim and volume sync; another one ends the work.
+"""A process dies before each step of reconciling a claim or volume; another one finishes.
 
-For each scenario a first run counts the effects; then the same life is lived once per effect with
-a death just before it, and with what else may happen at that moment. I-1 to I-8, M-010, M-011.
+A first run of each scenario counts the steps. Then the scenario runs once per step, with a death
+just before that step and with other failures at the same time. I-1 to I-8, M-010, M-011.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def deletion(world):
 
 
 def retained(world):
-    """The volume loses its finalizer at its first sync (L-072)."""
+    """The volume loses its finalizer in its first reconcile (L-072)."""
     world.add_claim()
 
 
@@ -116,7 +116,7 @@ def begin(client, scenario: str) -> CrashWorld:
 
 
 def lives(client, scenario: str) -> Iterator[CrashWorld]:
-    """One world per effect, its owner dead just before it."""
+    """Yield one world per step, whose owner died just before that step."""
     for effect in count():
         world = begin(client, scenario)
         owner = world.owner(dies_before=effect)
@@ -129,7 +129,7 @@ def lives(client, scenario: str) -> Iterator[CrashWorld]:
 
 
 def settled(world: CrashWorld, *, is_redis_kept: bool = True) -> None:
-    """I-6: one volume and one PV for a claim that exists, none for one that is gone."""
+    """I-6: Check for one volume and one PV if the claim exists, and for none if it is gone."""
     volumes = world.kube.kind("persistentvolumes")
     is_kept = CLAIM in world.kube.objects or (world.reclaim_policy == "Retain" and volumes)
     wanted = {VOLUME} if is_kept else set()
@@ -141,8 +141,8 @@ def settled(world: CrashWorld, *, is_redis_kept: bool = True) -> None:
     if CLAIM in world.kube.objects:
         assert not world.has_other_labels(world.kube.objects[CLAIM]), world.died_at
     if CLAIM in world.kube.objects and is_redis_kept:
-        # The sweep takes it off for claims that went before their attempt was recorded, or that
-        # were bound when Redis lost the record (SN-005).
+        # If the claim was deleted before its attempt was recorded, or was bound when Redis lost the
+        # intent, only the sweep removes the finalizer (SN-005).
         assert world.finalizers_of_snapshot() == [], world.died_at
     assert world.left_in_redis() == [], world.died_at
     assert world.kube.kind("configmaps") == {}, world.died_at
@@ -150,7 +150,7 @@ def settled(world: CrashWorld, *, is_redis_kept: bool = True) -> None:
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_c056_death_before_each_effect(redis_client, scenario):
-    """I-7: the next owner ends in the same state as one that never died."""
+    """I-7: The next owner reaches the same state as an owner that never died."""
     for world in lives(redis_client, scenario):
         world.live(world.owner())
         settled(world)
@@ -158,7 +158,7 @@ def test_c056_death_before_each_effect(redis_client, scenario):
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_c057_death_and_the_claim_is_deleted_meanwhile(redis_client, scenario):
-    """G7: what was begun is ended although nobody wants it any more; nothing leaks."""
+    """G7: An open attempt is finished although its claim is gone, so no volume is orphaned."""
     for world in lives(redis_client, scenario):
         world.delete_claim()
         world.live(world.owner())
@@ -179,7 +179,7 @@ def test_c148_death_and_redis_lost_everything(redis_client, scenario):
 def test_redis_lost_everything_while_the_owner_lives(
     redis_client, scenario, is_deleted, is_noticed
 ):
-    """The wipe comes before each effect; the process goes on and must not forget its call."""
+    """Redis is emptied before each step; the owner continues and must not forget its call."""
     for effect in count():
         world = begin(redis_client, scenario)
         owner = world.owner()
@@ -194,7 +194,7 @@ def test_redis_lost_everything_while_the_owner_lives(
 
 
 def test_living_owner_goes_on_over_a_wipe(redis_client):
-    """COR-1: its lease and its intent are given back to Redis, so one pass is all there is."""
+    """The worker restores its lease and its intent in Redis, so one reconcile is enough (COR-1)."""
     world = begin(redis_client, "happy")
     owner = world.owner()
     wipe_before(world, owner, 5, is_deleted=False, is_noticed=True)
@@ -206,10 +206,10 @@ def test_living_owner_goes_on_over_a_wipe(redis_client):
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_the_one_bound_death_wipe_and_deletion_at_once(redis_client, scenario):
-    """Owner dead, Redis empty and claim deleted within one fast call: only this can leak.
+    """A volume leaks only if owner, Redis and claim are all lost during one fast call.
 
-    A call of more than 2 s, one with an unknown end, and an unsaved volume that was refused once
-    have their ConfigMap and are covered; so is everything once the PV is saved.
+    A ConfigMap covers a call of more than 2 s, a call with an unknown outcome, and a volume whose
+    PV was refused once. A saved PV is covered too.
     """
     for world in lives(redis_client, scenario):
         is_covered = bool(world.kube.kind("configmaps"))
@@ -232,10 +232,10 @@ def test_the_one_bound_death_wipe_and_deletion_at_once(redis_client, scenario):
 def test_a_pass_that_leaves_an_attempt_without_end_copies_it(
     redis_client, scenario, goes_first, passes
 ):
-    """M-010: the first owner died; the second waits, or cannot ask yet, and then Redis is empty.
+    """M-010: The first owner died, and the second waits or cannot call yet when Redis is emptied.
 
-    It may wait for the dead call's deadline or for a class to come back; that is far longer than
-    a lease, so chance must not be what keeps the record.
+    The second may wait for the deadline of the dead worker's call, or until the class exists again.
+    That takes far longer than a lease lasts, so the intent must not depend on luck.
     """
     for world in lives(redis_client, scenario):
         if goes_first != "class":
@@ -255,7 +255,10 @@ def test_a_pass_that_leaves_an_attempt_without_end_copies_it(
 def wipe_before(
     world: CrashWorld, owner: Owner, effect: int, *, is_deleted: bool, is_noticed: bool
 ) -> list[Step]:
-    """Plan a wipe just before the n-th effect; the returned list is filled when it happens."""
+    """Plan to empty Redis just before the n-th step.
+
+    The returned list is filled when it happens.
+    """
     happened: list[Step] = []
     reach = owner.steps.reach
 
@@ -275,7 +278,7 @@ def wipe_before(
 
 
 def test_every_effect_was_met(redis_client):
-    """A new effect must come into a scenario."""
+    """A new step must be added to a scenario."""
     met = set()
     for scenario in SCENARIOS:
         world = begin(redis_client, scenario)
@@ -286,13 +289,13 @@ def test_every_effect_was_met(redis_client):
 
 
 def one_pass(world: CrashWorld, owner: Owner) -> None:
-    """Only the first pass over the claim, nothing of the cluster."""
+    """Run only the first reconcile of the claim; the cluster does nothing."""
     world.watcher()
     world._work(owner, world.messages.pop(0))
 
 
 def test_issue_1449_claim_and_source_snapshot_deleted_while_in_background(redis_client):
-    """The attempt is asked for again although its source is being deleted, so nothing leaks."""
+    """The call is repeated although its source is being deleted, so no volume is orphaned."""
     world = CrashWorld(redis_client)
     restore(world)
     world.storage.plans = [("after", TIMEOUT)]
@@ -308,7 +311,10 @@ def test_issue_1449_claim_and_source_snapshot_deleted_while_in_background(redis_
 
 @pytest.mark.parametrize("is_restarted", [False, True], ids=["same worker", "another worker"])
 def test_issue_1449_claim_and_source_snapshot_gone_while_in_background(redis_client, is_restarted):
-    """Another restore took its finalizer off, or nobody may set one: the call's source will do."""
+    """Another restore removed the finalizer, or setting it is forbidden.
+
+    The recorded source is used.
+    """
     world = CrashWorld(redis_client)
     restore(world)
     world.storage.plans = [("after", TIMEOUT)]
@@ -323,7 +329,7 @@ def test_issue_1449_claim_and_source_snapshot_gone_while_in_background(redis_cli
 
 
 def test_d046_a_claim_that_lives_waits_for_its_source(redis_client):
-    """As the reference (golden case clone-12): the driver is not asked, the user told why."""
+    """As with csi-provisioner (golden case clone-12), an event says why no call is made."""
     world = CrashWorld(redis_client)
     restore(world)
     world.storage.plans = [("after", TIMEOUT)]
@@ -340,7 +346,7 @@ def test_d046_a_claim_that_lives_waits_for_its_source(redis_client):
 
 
 def test_a_source_that_is_gone_before_the_first_call_is_an_error(redis_client):
-    """Only an attempt that may have left a volume goes on without its source."""
+    """Only an attempt that may have left a volume continues without its source."""
     world = CrashWorld(redis_client)
     restore(world)
     world.kube.drop("volumesnapshots", "snap", "default")
@@ -350,7 +356,10 @@ def test_a_source_that_is_gone_before_the_first_call_is_an_error(redis_client):
 
 
 def test_issue_1469_volume_that_is_being_deleted_is_no_home(redis_client):
-    """AlreadyExists of a dying PV: its backend volume may be gone, ours would have no PV."""
+    """If the existing PV is being deleted, its volume may be gone.
+
+    A new volume would have no PV.
+    """
     world = CrashWorld(redis_client)
     world.add_claim()
     dying = {

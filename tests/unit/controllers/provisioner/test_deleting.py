@@ -1,4 +1,4 @@
-"""One DeleteVolume: announced, with a time of its own, with or without a secret (P-501)."""
+"""One DeleteVolume call: its announcement, its timeout, and with or without a secret (P-501)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECRET = "volume.kubernetes.io/provisioner-deletion-secret"
 
 
 def add_volume(world, *, secret="", **spec):
-    """A released PV of this driver; `secret` None: nobody noted which one it needs."""
+    """Add a released PV of this driver; `secret=None` leaves out the annotation that names one."""
     annotations = {"pv.kubernetes.io/provisioned-by": DRIVER}
     if secret is not None:
         annotations |= {f"{SECRET}-name": secret, f"{SECRET}-namespace": secret}
@@ -39,7 +39,7 @@ def add_volume(world, *, secret="", **spec):
 
 
 def test_every_effect_of_a_deletion_is_announced(world):
-    """I-7: the crash tests die before each of them."""
+    """I-7: The crash tests stop before each announced step."""
     add_volume(world)
     reached = []
     world.runtime.effects.steps = SimpleNamespace(reach=lambda step, _lease: reached.append(step))
@@ -83,7 +83,7 @@ def test_a_deletion_may_take_as_long_as_driver_and_class_say(world, class_name, 
 
 @pytest.mark.parametrize("class_name", ["gone", None], ids=["P-512 class is gone", "no class"])
 def test_a_secret_that_nobody_knows_does_not_hold_the_deletion_up(world, class_name):
-    """P-511: the driver says itself whether it can do without."""
+    """P-511: The driver itself reports if it cannot delete without a secret."""
     add_volume(world, secret=None, **({"storageClassName": class_name} if class_name else {}))
     assert world.volume_pass(NAME).action is Action.DONE
     assert world.client.deleted == [("h1", {})]

@@ -1,6 +1,6 @@
-"""What an earlier call may have left, or may still make, outlives later answers (COR-8, M-010).
+"""Later answers do not erase what an earlier call may have left or may still make (COR-8, M-010).
 
-Found by the second attack on copies; red before its mends.
+Each test failed before the defect that it found was corrected.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ INFEASIBLE = CsiError(errors.INVALID_ARGUMENT, "never")
 FULL = CsiError(errors.RESOURCE_EXHAUSTED, "no room")
 
 
-# A later final error without doubt forgets an earlier call without a known end.
+# A later error that surely left no volume does not erase an earlier call with unknown outcome.
 
 
 @pytest.mark.parametrize("error", [INFEASIBLE, FULL], ids=["infeasible", "rescheduled"])
 def test_an_error_without_doubt_forgets_nothing_of_a_call_without_a_known_end(redis_client, error):
-    """As COR-8's test with INTERNAL, only that the first call timed out."""
+    """Like COR-8's test with INTERNAL, but here the first call timed out."""
     world = CrashWorld(redis_client, has_topology=True)
     world.add_claim()
     world.storage.plans = [("after", TIMEOUT), error]
@@ -51,7 +51,10 @@ def test_an_error_without_doubt_forgets_nothing_of_a_call_without_a_known_end(re
 
 
 def overtaking(client, *plans: Any) -> tuple[CrashWorld, Any]:
-    """The first worker died in a call that makes its volume 50 s later; another asks at once."""
+    """Return a world whose first worker died in a call that makes its volume 50 s later.
+
+    Another worker calls the driver in the meantime, with the answers in `plans`.
+    """
     world = dead_before(client, Step.RECORD_VOLUME, kind=PatientWorld)
     world.storage.volumes.clear()
     world.late_at = world.now_ms + 50_000
@@ -61,7 +64,7 @@ def overtaking(client, *plans: Any) -> tuple[CrashWorld, Any]:
 
 
 def first_call_ends(world: CrashWorld, owner: Any) -> None:
-    """Its volume is made by now, and nothing stays of it."""
+    """Let the first call make its volume, and check that nothing of it is left."""
     world.now_ms += 60_000
     world.live(owner)
     assert not world.late_at
@@ -70,7 +73,7 @@ def first_call_ends(world: CrashWorld, owner: Any) -> None:
 
 @pytest.mark.parametrize("error", [INFEASIBLE, INTERNAL], ids=["infeasible", "internal"])
 def test_a_final_error_to_the_second_call_forgets_nothing_of_the_first(redis_client, error):
-    """The claim is deleted after the answer; the first call makes its volume later."""
+    """The claim is deleted after the answer, and the first call makes its volume later."""
     world, owner = overtaking(redis_client, error)
     world.live(owner, passes=1)
     assert world.storage.calls == ["create", "create"]
@@ -80,7 +83,7 @@ def test_a_final_error_to_the_second_call_forgets_nothing_of_the_first(redis_cli
 
 
 def test_a_third_call_remembers_the_first_one(redis_client):
-    """INTERNAL, then success; the claim is deleted while the dead worker's call goes on."""
+    """The answers are INTERNAL and success; the claim is deleted during the dead worker's call."""
     world, owner = overtaking(redis_client, INTERNAL)
     while not world.kube.kind("persistentvolumes"):
         world.live(owner, passes=1)
@@ -104,13 +107,13 @@ def test_a_volume_that_makes_no_pv_is_not_deleted_before_the_first_call_is_over(
     world, owner = overtaking(redis_client)
     world.kube.fail["create_volume"] = [BAD] * 50
     world.live(owner, passes=1)
-    # The second answer's PV is recorded; the next call is asked once more, and refused again.
+    # The second answer's PV is recorded; the next call repeats it and is refused again.
     world.delete_claim()
     world.live(owner)
     first_call_ends(world, owner)
 
 
-# The copy cannot be removed.
+# An intent copy that cannot be removed.
 
 
 def test_a_copy_that_stays_does_not_bring_a_deleted_pv_back(redis_client):
@@ -144,14 +147,14 @@ def test_a_copy_that_stays_does_not_provision_without_the_scheduler(redis_client
         return real(request, **options)
 
     world.storage.create_volume = create
-    world.cluster = lambda: None  # the scheduler takes its time
+    world.cluster = lambda: None  # the scheduler does nothing yet
     world.live(world.owner(), passes=4)
     assert all(asked), asked
 
 
 @pytest.mark.parametrize("error", [AWAY], ids=["hangs"])
 def test_a_source_whose_read_hangs_leaves_a_copy(redis_client, error):
-    """The conversion webhook of snapshots gives no answer; ConfigMaps are served as ever."""
+    """The conversion webhook of snapshots does not answer, but ConfigMaps can be written."""
     world = dead_before(redis_client, Step.RECORD_VOLUME, restore)
     world.kube.fail["get_snapshot"] = [error] * 9
     world.live(world.owner(), passes=5)
@@ -161,7 +164,7 @@ def test_a_source_whose_read_hangs_leaves_a_copy(redis_client, error):
 
 
 def test_an_unsavable_volume_of_a_gone_claim_waits_for_the_first_call(redis_client):
-    """The second worker died before it saved; the PV of its answer is refused for good."""
+    """The second worker died before it saved the PV, which the API server refuses permanently."""
     world, owner = overtaking(redis_client)
     dies_before(owner, Step.SAVE_VOLUME)
     world.live(owner, passes=1)

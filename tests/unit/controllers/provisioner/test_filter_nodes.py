@@ -42,12 +42,12 @@ CENTRAL = Drivers.of([view("foo")])
     "drivers", [CENTRAL, Drivers.of([view("another")])], ids=["known", "unknown"]
 )
 def test_of_an_unknown_driver_as_much_is_kept_as_of_a_csi_driver(drivers, fields, is_kept):
-    """Its registration finds what it has to act on, though no event comes again."""
+    """No event is repeated when a driver registers, so the watcher must keep the volumes it saw."""
     assert (volume_entry(make_volume(**fields), drivers) is not None) is is_kept
 
 
 def test_only_node_deployment_keeps_where_a_volume_is():
-    """A cluster has a hundred thousand of them."""
+    """A cluster can have a hundred thousand volumes, so their affinity would cost memory."""
     volume = make_volume(nodeAffinity=affinity(Z1))
     on_node = Drivers.of([view("foo", node="n1", node_segments={"zone": "z1"})])
     assert volume_entry(volume, CENTRAL).affinity is None
@@ -101,14 +101,14 @@ RACK = {"key": "rack", "operator": "In", "values": ["r1"]}
     ],
 )
 def test_nd012_who_can_reach_a_volume_acts_on_it(where, nodes):
-    """A node without segments counts as yes: its worker looks live."""
+    """A node without segments and an unreadable term match: the worker reads the live object."""
     spec = {"nodeAffinity": where} if where is not None else {}
     entry = volume_entry(make_volume(**spec), ON_NODES)
     assert [key.driver for key in volume_keys(entry, ON_NODES)] == nodes
 
 
 def test_the_key_of_a_volume_carries_its_claim_s_namespace():
-    """So that the queue's turns are shared by namespaces."""
+    """The queue shares its turns fairly between namespaces."""
     claim_ref = {"namespace": "shop", "name": "a", "uid": "u"}
     volume = make_volume(claimRef=claim_ref)
     assert [key.uid for key in volume_keys(volume_entry(volume, CENTRAL), CENTRAL)] == ["@shop"]
@@ -127,7 +127,7 @@ def test_the_key_of_a_volume_carries_its_claim_s_namespace():
     ],
 )
 def test_l025_migration_needs_the_plug_in_s_own_name(provisioner, migrated_to, expected):
-    """A claim of another plug-in that says it is migrated to us is not ours."""
+    """A claim of another plug-in that says it is migrated to this driver is ignored."""
     drivers = Drivers.of(
         [view("foo", in_tree_name="kubernetes.io/foo", additional_names=["old.foo"])]
     )

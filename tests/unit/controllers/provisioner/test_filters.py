@@ -1,4 +1,4 @@
-"""Which objects lead to which key: the filter part of the decision tables."""
+"""Which objects lead to which keys: the filters in the decision tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from workers.translate import volumes
 
 
 def view(name, queue_name="", **more):
-    """What a driver's record says."""
+    """Return the watcher's view of a registered driver."""
     return DriverView.from_record({"name": name, "queue_name": queue_name or name, **more})
 
 
@@ -110,7 +110,7 @@ WANTED = ["claims|foo|default/claim1|u1"]
     ],
 )
 def test_claim_filter(fields, expected):
-    """L-022, L-023, L-025: which claims are worth a key."""
+    """L-022, L-023, L-025: Only a claim that a driver has to provision gets a key."""
     assert keys_of(**fields) == expected
 
 
@@ -184,12 +184,12 @@ OURS = ["volumes|foo|pv1|"]
     ],
 )
 def test_volume_filter(fields, expected):
-    """L-071, L-072, L-073: which volumes have something to do."""
+    """L-071, L-072, L-073: Only a volume that needs work gets a key."""
     assert volume_keys_of(**fields) == expected
 
 
 def test_released_volume_of_a_library_provisioner_without_finalizer_is_deleted():
-    """L-073 with AddFinalizer off."""
+    """L-073 applies with AddFinalizer off."""
     expected = ["volumes|own.example|pv1|"]
     assert volume_keys_of(provisioned_by="own.example", finalizer=False) == expected
 
@@ -215,7 +215,7 @@ SOURCE = {"kind": "PersistentVolumeClaim", "name": "src"}
     ],
 )
 def test_clones_hold_their_source(fields, expected):
-    """CL-006, CL-007, CL-009."""
+    """CL-006, CL-007, CL-009: A pending clone holds its source; a bound clone does not."""
     assert clone_sources(make_claim(**fields)) == expected
 
 
@@ -232,12 +232,12 @@ def test_clones_hold_their_source(fields, expected):
     ],
 )
 def test_deleting_source(fields, expected):
-    """CL-005."""
+    """CL-005: A source needs work if it is being deleted and has the cloning finalizer."""
     assert is_deleting_source(make_claim(**fields)) is expected
 
 
 def test_c124_cloning_goes_to_a_driver_that_can_clone_its_own_first():
-    """CL-004, CL-005: no driver with CLONE_VOLUME, no key."""
+    """CL-004, CL-005: A source gets no key if no driver has CLONE_VOLUME."""
     a, b = (view(name, controller_capabilities=["CLONE_VOLUME"]) for name in "ab")
     assert cloning_key("ns/src", "u", "foo", DRIVERS) is None
     assert cloning_key("ns/src", "u", "b", Drivers.of([a, b, FOO])).text == "cloning|b|ns/src|u"
@@ -250,7 +250,10 @@ NODES = Drivers.of(
 
 
 def test_node_deployment_routes_claims_to_the_selected_node():
-    """ND-003: the selected node's worker, or all of them for an unowned immediate claim."""
+    """ND-003: A claim goes to the selected node's worker, or to all workers if no node is selected.
+
+    Only immediate binding allows a claim without a selected node.
+    """
     chosen = claim_entry(make_claim(selected_node="n2"))
     assert [key.driver for key in claim_keys(chosen, NODES, MODES)] == ["foo@n2"]
     unowned = claim_entry(make_claim())
@@ -273,7 +276,7 @@ def affinity(zone):
     ],
 )
 def test_node_deployment_routes_volumes_by_affinity(spec, expected):
-    """ND-012."""
+    """ND-012: The worker of a node that can reach the volume acts on it."""
     entry = volume_entry(make_volume(**spec), NODES)
     assert [key.driver for key in volume_keys(entry, NODES)] == expected
 
@@ -293,7 +296,7 @@ OWNERS = Drivers.of([view("a"), view("b")])
     ],
 )
 def test_l071_watcher_worker_and_tools_agree_on_the_owner(fields, expected):
-    """STR-3: four copies of L-071 disagreed on csi.driver=A with migrated-to=B."""
+    """STR-3: Four copies of L-071 disagreed on a volume with csi.driver=a and migrated-to=b."""
     volume = volume_json(**fields)
     entry = volume_entry(make_volume(**fields), OWNERS)
     watcher = [key.driver for key in volume_keys(entry, OWNERS)] if entry else []
@@ -302,7 +305,7 @@ def test_l071_watcher_worker_and_tools_agree_on_the_owner(fields, expected):
     tools = find_owner(records, volume)
     assert watcher == [key.driver for key in keys_of_volume(volume, OWNERS)]
     assert watcher == ([expected] if expected else [])
-    # Both may be known to one worker; of those the first name wins.
+    # One worker may know both drivers; the first name wins.
     assert (expected in worker) if expected else not worker
     assert (tools[0] if tools[2] else None) == expected
 
@@ -327,7 +330,7 @@ UNSAVED = {
     ],
 )
 def test_m010_an_unsaved_volume_belongs_to_a_lane_that_somebody_serves(spec, drivers, expected):
-    """STR-3: recovery made `claims|d|...`, which no worker of a node deployment ever takes."""
+    """STR-3: Recovery once made `claims|d|...`, which no worker of a node deployment ever takes."""
     volume = {**UNSAVED, "spec": {**UNSAVED["spec"], **spec}}
     keys = keys_of_unsaved(volume, drivers)
     assert [key.driver for key in keys] == expected
@@ -336,12 +339,12 @@ def test_m010_an_unsaved_volume_belongs_to_a_lane_that_somebody_serves(spec, dri
 
 @pytest.mark.parametrize("spec", [{}, {"claimRef": {"name": "a"}}, {"claimRef": 3}, None])
 def test_an_unsaved_volume_without_a_claim_is_refused(spec):
-    """Records from Redis are anybody's; recovery logs and goes on."""
+    """Any Redis client can write intents, so recovery logs an unusable one and continues."""
     with pytest.raises(AttemptError):
         keys_of_unsaved({"spec": spec}, DRIVERS)
 
 
 @pytest.mark.parametrize(("said", "read"), [("kubernetes.io/foo", "kubernetes.io/foo"), ("", None)])
 def test_a_drivers_record_tells_its_in_tree_name(said, read):
-    """L-025: claims of the in-tree name are found by it."""
+    """L-025: The watcher finds claims of the in-tree provisioner by this name."""
     assert view("foo", in_tree_name=said).in_tree_name == read

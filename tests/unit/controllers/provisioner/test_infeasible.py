@@ -1,4 +1,4 @@
-"""Requests the driver calls infeasible wait long, silently, and not longer than needed (P-414)."""
+"""A claim whose request is infeasible waits long, without events, but not too long (P-414)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def rpc(code, details="told to fail"):
 
 @pytest.mark.parametrize("seconds", [300.0, 77.0])
 def test_t059_c044_an_infeasible_claim_waits_silently(seconds):
-    """P-414, L-060; the wait is --retry-interval-max (D-023)."""
+    """P-414, L-060: The claim waits for --retry-interval-max (D-023)."""
     settings = Settings(provision=ProvisionSettings(retry_interval_max_seconds=seconds))
     world = World(settings)
     world.add_class()

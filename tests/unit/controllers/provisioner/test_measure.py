@@ -1,4 +1,4 @@
-"""How long did a user wait? The figures behind `csi_fleet_claim_to_volume_seconds`."""
+"""How `csi_fleet_claim_to_volume_seconds` measures the time that a user waits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ STAMP, SECOND = "2026-01-02T03:04:05Z", 1767323045.0
     ],
 )
 def test_a_claim_is_as_old_as_stamp_and_arrival_allow(noticed, begun):
-    """By the stamp alone a claim of 50 ms would count as half a second on the average."""
+    """The time stamp has whole seconds.
+
+    Alone it would add half a second to each claim on average.
+    """
     assert creation(STAMP, noticed) == begun
 
 
@@ -47,7 +50,7 @@ LATE = {"metadata": {"creationTimestamp": STAMP, "annotations": {ANN_SELECTED_NO
 def test_a_user_waits_since_the_creation_or_since_a_node_was_chosen(
     monkeypatch, claim, first_attempt, waited
 ):
-    """Now is 100 s after the stamp; the pass began a second ago, after two in the queue."""
+    """The time is 100 s after the stamp; the reconcile began 1 s ago, after 2 s in the queue."""
     now = SECOND + 100
     clock = SimpleNamespace(time=lambda: now, monotonic=lambda: 11.0)
     monkeypatch.setattr(measure, "time", clock)
@@ -58,7 +61,7 @@ def test_a_user_waits_since_the_creation_or_since_a_node_was_chosen(
 
 
 def test_l095_a_pass_counts_from_its_start(monkeypatch):
-    """L-095: upstream's durations of creation and deletion, in seconds."""
+    """L-095: The upstream metrics give the durations of creation and deletion in seconds."""
     clock = SimpleNamespace(time=lambda: SECOND, monotonic=lambda: 12.5)
     monkeypatch.setattr(measure, "time", clock)
     metrics = Metrics()
@@ -82,7 +85,7 @@ def test_l095_a_pass_counts_from_its_start(monkeypatch):
     ("stamp", "count", "seconds"), [(STAMP, 1, 100.0), (None, 0, 0.0)], ids=["made", "nobody knows"]
 )
 def test_the_wait_of_a_user_is_counted_by_driver_and_class(monkeypatch, stamp, count, seconds):
-    """The class is the one that counts for provisioning: the beta annotation, if there is one."""
+    """The label is the class that provisions the claim: the beta annotation's, if there is one."""
     now = SECOND + 100
     clock = SimpleNamespace(time=lambda: now, monotonic=lambda: 10.0)
     monkeypatch.setattr(measure, "time", clock)
@@ -107,7 +110,7 @@ def test_the_wait_of_a_user_is_counted_by_driver_and_class(monkeypatch, stamp, c
 
 
 def test_l095_a_failed_attempt_is_counted():
-    """L-095: by the class that the claim's spec names, and its source."""
+    """L-095: The labels are the class in the claim's spec and the kind of its data source."""
     metrics = Metrics()
     work = SimpleNamespace(runtime=SimpleNamespace(metrics=metrics))
     spec = {"storageClassName": "fast", "dataSource": {"kind": "VolumeSnapshot"}}

@@ -1,7 +1,8 @@
-"""An attempt whose claim is gone, and with it what its request was made of (COR-7, COR-8).
+"""Attempts whose claim is gone, and with it the objects that its request needs (COR-7, COR-8).
 
-A chart that is uninstalled takes the class with it, a namespace its secrets, snapshots and grants.
-Whatever is deleted: no volume stays without a PV, and no key is worked on for ever.
+Uninstalling a chart deletes the StorageClass too; deleting a namespace deletes its secrets,
+snapshots and grants. Whatever is deleted, no volume is left without a PV, and no key is retried
+forever.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def world(redis_client):
 
 
 def attempted(world, error, owner=None):
-    """One pass whose CreateVolume makes the volume and ends with the error."""
+    """Reconcile once: CreateVolume makes the volume and fails with `error`."""
     world.storage.plans = [("after", error)]
     owner = owner or world.owner()
     one_pass(world, owner)
@@ -44,7 +45,7 @@ def attempted(world, error, owner=None):
 
 
 def one_pass(world, owner):
-    """What is due now, and nothing of the cluster."""
+    """Reconcile the keys that are due now; the cluster does nothing."""
     world.watcher()
     owner.queue.heartbeat()
     owner.queue.pump(period_seconds=0)
@@ -59,7 +60,7 @@ def change_class(world, **fields):
 
 
 def drop_class(world):
-    """Deleted in the API server, and the watcher saw it."""
+    """Delete the class from the API server and from the watcher's cache."""
     world.kube.drop(CLASSES, "fast")
     CatalogWriter(world.client).replace("classes", [], "999")
 
@@ -77,7 +78,7 @@ def nothing_is_left(world):
 
 @pytest.mark.parametrize("error", ENDS)
 def test_claim_and_class_are_deleted_together(world, error):
-    """COR-7, COR-8: helm uninstall; the class stands in the intent."""
+    """COR-7, COR-8: `helm uninstall` deletes both; the intent contains the class."""
     world.add_claim()
     owner = attempted(world, error)
     drop_class(world)
@@ -88,7 +89,7 @@ def test_claim_and_class_are_deleted_together(world, error):
 
 
 def test_claim_and_class_are_deleted_and_redis_emptied(world):
-    """COR-7: the copy in the ConfigMap has the class too."""
+    """COR-7: The intent copy in the ConfigMap contains the class too."""
     world.add_claim()
     attempted(world, TIMEOUT)
     drop_class(world)
@@ -100,7 +101,7 @@ def test_claim_and_class_are_deleted_and_redis_emptied(world):
 
 @pytest.mark.parametrize("error", ENDS)
 def test_claim_and_snapshot_are_deleted(world, error):
-    """COR-8, upstream 1449: after a final error too the source of the call before will do."""
+    """COR-8, upstream 1449: After a final error too, the recorded source of that call is used."""
     world.add_snapshot()
     world.add_claim(dataSource=SNAPSHOT)
     owner = attempted(world, error)
@@ -112,7 +113,7 @@ def test_claim_and_snapshot_are_deleted(world, error):
 
 
 def test_claim_and_grant_are_deleted(world):
-    """COR-7: a grant guards data from claims; nobody gets at data by a claim that is gone."""
+    """COR-7: A grant protects data from claims, and a deleted claim can give no access to data."""
     gates = world.settings.gates
     object.__setattr__(gates, "cross_namespace_volume_data_source", True)
     grants = [
@@ -142,7 +143,7 @@ def test_claim_and_grant_are_deleted(world):
 
 
 def with_secret(world):
-    """A class whose secret stands in the claim's namespace."""
+    """Add a claim whose class names a secret in the claim's namespace."""
     change_class(
         world,
         parameters={
@@ -162,9 +163,9 @@ def add_secret(world):
 
 @pytest.mark.parametrize("error", ENDS)
 def test_claim_and_secret_are_deleted(world, error):
-    """COR-7: without its secret nobody can ask; the key rests, the record stays for `audit`.
+    """COR-7: Without the secret the call cannot be repeated; the intent is kept for `audit`.
 
-    P-400: a claim that is gone gets the event of a NoChange error too.
+    The key is not retried. P-400: A claim that is gone gets the event of a NoChange error too.
     """
     with_secret(world)
     owner = attempted(world, error)
@@ -181,7 +182,7 @@ def test_claim_and_secret_are_deleted(world, error):
 
 
 def test_a_stranded_attempt_ends_once_its_secret_is_back(world):
-    """COR-7: the operator's way out: make the secret again, then `csi-fleet retry`."""
+    """COR-7: An operator creates the secret again and runs `csi-fleet retry`."""
     with_secret(world)
     owner = attempted(world, TIMEOUT)
     world.kube.drop("secrets", "creds", "default")
@@ -194,7 +195,7 @@ def test_a_stranded_attempt_ends_once_its_secret_is_back(world):
 
 
 def test_a_stranded_attempt_outlives_redis(world):
-    """COR-7: it comes back from its ConfigMap, is tried, and rests again."""
+    """COR-7: The intent is restored from its ConfigMap, tried again and stranded again."""
     with_secret(world)
     owner = attempted(world, TIMEOUT)
     world.kube.drop("secrets", "creds", "default")
@@ -207,7 +208,7 @@ def test_a_stranded_attempt_outlives_redis(world):
 
 
 def test_a_secret_that_comes_back_soon_needs_nobody(world):
-    """A namespace that is deleted and made anew by its chart."""
+    """A chart deletes a namespace and creates it again."""
     with_secret(world)
     owner = attempted(world, TIMEOUT)
     world.kube.drop("secrets", "creds", "default")
@@ -220,7 +221,7 @@ def test_a_secret_that_comes_back_soon_needs_nobody(world):
 
 
 def test_no_record_holds_a_secret(world):
-    """The class in the intent names secrets; their values are in no record and no ConfigMap."""
+    """The class in the intent names secrets, but no intent or ConfigMap contains their values."""
     with_secret(world)
     attempted(world, TIMEOUT)
     kept = [*intents(world).values(), world.kube.objects["configmaps", NAMESPACE, _copy_name()]]
@@ -234,7 +235,7 @@ def _copy_name():
 
 
 def test_claim_and_attributes_class_are_deleted(world):
-    """COR-7: the parameters of the call before will do."""
+    """COR-7: The parameters of the earlier call are used again."""
     gates = world.settings.gates
     object.__setattr__(gates, "volume_attributes_class", True)
     capabilities = world.driver.controller_capabilities | {"MODIFY_VOLUME"}
@@ -251,7 +252,7 @@ def test_claim_and_attributes_class_are_deleted(world):
 
 
 def test_a_later_attempt_that_is_not_sent_forgets_nothing(world):
-    """COR-8: INTERNAL although the volume was made; then the class is edited into nonsense."""
+    """COR-8: The driver answers INTERNAL but made the volume; then the class becomes invalid."""
     world.add_claim()
     owner = attempted(world, INTERNAL)
     world.now_ms += 2000
@@ -268,7 +269,7 @@ def test_a_later_attempt_that_is_not_sent_forgets_nothing(world):
 
 @pytest.mark.parametrize("error", [BAD, FULL], ids=["infeasible", "rescheduled"])
 def test_a_later_error_without_doubt_forgets_nothing_of_an_earlier_one(redis_client, error):
-    """COR-8: INTERNAL although the volume was made, then another error, then the claim goes."""
+    """COR-8: INTERNAL although the volume exists is followed by another error and the deletion."""
     world = CrashWorld(redis_client, has_topology=True)
     world.add_claim()
     owner = attempted(world, INTERNAL)
@@ -282,7 +283,7 @@ def test_a_later_error_without_doubt_forgets_nothing_of_an_earlier_one(redis_cli
 
 
 def test_a_claim_that_got_another_volume_gets_its_last_attempt(world):
-    """COR-8: bound by hand after INTERNAL; nobody would ever ask for ours again."""
+    """COR-8: It was bound by hand after INTERNAL, so no later reconcile would repeat the call."""
     world.add_claim()
     owner = attempted(world, INTERNAL)
     world.kube.objects[CLAIM]["spec"]["volumeName"] = "by-hand"
@@ -293,7 +294,7 @@ def test_a_claim_that_got_another_volume_gets_its_last_attempt(world):
 
 
 def test_a_final_error_of_a_claim_that_is_being_deleted_was_its_last_attempt(world):
-    """T-058: no second one; nothing is remembered after the first."""
+    """T-058: The driver is not called a second time, and no intent is left after the first call."""
     world.add_claim()
     world.kube.objects[CLAIM]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     world.storage.plans = [INTERNAL]
@@ -307,7 +308,7 @@ def test_a_final_error_of_a_claim_that_is_being_deleted_was_its_last_attempt(wor
 
 
 def test_a_driver_that_goes_away_is_remembered_outside_of_redis(world):
-    """P-401: the call may have arrived; the record says so, and has its copy at once."""
+    """P-401: The call may have reached the driver, so the intent is kept and copied at once."""
     world.add_claim()
     attempted(world, DriverAway("not connected"))
     assert intents(world)[VOLUME]["stage"] == "background"

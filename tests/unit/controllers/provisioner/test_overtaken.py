@@ -1,7 +1,7 @@
-"""A process dies while its CreateVolume runs on at the driver, which serves two calls of one name.
+"""A process dies during CreateVolume, and the driver runs two calls of one name in parallel.
 
-Whoever goes on with the attempt knows from the record until when that call may last. The volume
-that it makes at the very end must not outlive claim and PV.
+The worker that continues the attempt reads the deadline of the dead worker's call from the intent.
+That call may make its volume at the deadline, and the volume must not outlive the claim and its PV.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from workers.queue.intents import IntentStore
 from workers.queue.keys import claim_key
 from workers.queue.names import NAMES
 
-TIMEOUT_MS = 10_000  # of CreateVolume, by default
+TIMEOUT_MS = 10_000  # CreateVolume's default timeout
 
 
 class LateWorld(CrashWorld):
-    """The call of the dead process makes its volume 10 s after it began."""
+    """A world where the call of the dead process makes its volume 10 s after it began."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -44,20 +44,20 @@ class LateWorld(CrashWorld):
         self.storage.create_volume, self.storage.delete_volume = created, deleted
 
     def cluster(self):
-        """Also the driver, that goes on with what it was asked for."""
+        """Run the cluster, and the driver, which finishes the call of the dead process."""
         if self.ends_ms is not None and self.now_ms >= self.ends_ms:
             self.ends_ms = None
             self.storage.volumes.setdefault(VOLUME, "id-late")
         super().cluster()
 
     def seconds_of(self, call):
-        """When the last call of that kind began, after the first CreateVolume."""
+        """Return when the last call of this kind began, in seconds since the first CreateVolume."""
         return max(at for name, at in self.log if name == call) / 1000
 
 
 @pytest.fixture
 def world(redis_client):
-    """The worker died in its CreateVolume, after two seconds; the volume is not made yet."""
+    """Return a world whose worker died in CreateVolume after 2 s, before the volume was made."""
     world, effects = LateWorld(redis_client), count()
     while world.died_at is not Step.RECORD_VOLUME:
         redis_client.flushall()
@@ -77,7 +77,7 @@ def no_volume_is_left(world):
 
 
 def test_redis_was_emptied_and_the_claim_deleted(world):
-    """The successor knows the call from its copy, and waits for its end."""
+    """The next worker reads the call from the intent copy and waits for its deadline."""
     world.wipe()
     world.kube.objects.pop(CLAIM)
     world.live(world.owner())
@@ -86,7 +86,7 @@ def test_redis_was_emptied_and_the_claim_deleted(world):
 
 
 def test_the_claim_was_deleted(world):
-    """Nobody waits for the volume, so there is time."""
+    """No user waits for the volume, so the deadline can be awaited."""
     world.delete_claim()
     world.live(world.owner())
     assert world.log[1][1] / 1000 >= 11
@@ -94,7 +94,7 @@ def test_the_claim_was_deleted(world):
 
 
 def test_redis_was_emptied_under_a_claim_that_waits(world):
-    """Who owned the volume cannot be asked any more; the deadline says when nobody does."""
+    """The lease is lost with Redis. Only the deadline shows when the dead worker's call is over."""
     world.wipe()
     world.live(world.owner())
     assert world.log[1][1] / 1000 >= 11
@@ -102,7 +102,10 @@ def test_redis_was_emptied_under_a_claim_that_waits(world):
 
 
 def test_a_claim_that_waits_gets_its_volume_at_once_and_its_deletion_waits(world):
-    """SIGKILL costs the lease's time only; a volume deleted too early could be made once more."""
+    """A killed worker delays the volume only by the lease's TTL, but the deletion waits longer.
+
+    If the volume were deleted too early, the dead worker's call could make it again.
+    """
     owner = world.owner()
     while not world.kube.kind("persistentvolumes"):
         world.watcher()
@@ -118,14 +121,14 @@ def test_a_claim_that_waits_gets_its_volume_at_once_and_its_deletion_waits(world
 
 
 def test_a_bound_claim_keeps_its_volume_and_leaves_no_record(world):
-    """The record goes once the overtaken call is over."""
+    """The intent is dropped once the dead worker's call is over."""
     world.live(world.owner())
     assert set(world.kube.kind("persistentvolumes")) == {VOLUME}
     assert world.left_in_redis() == []
 
 
 def test_an_end_that_was_seen_is_waited_for_by_nobody(redis_client):
-    """A time-out is an end: the poll comes after the back-off, also after a wipe."""
+    """A timeout is a known end, so the next call follows after the back-off, also after a wipe."""
     world = LateWorld(redis_client)
     world.add_claim()
     world.storage.plans = [CsiError(errors.DEADLINE_EXCEEDED, "slow")]
@@ -139,7 +142,7 @@ def test_an_end_that_was_seen_is_waited_for_by_nobody(redis_client):
 
 
 def test_a_call_that_outlived_its_lease_is_put_back_as_ended(redis_client):
-    """The lease went to nobody in particular; the record that is put back waits for no deadline."""
+    """No other worker took the lease, so the restored intent has no deadline to wait for."""
     world = LateWorld(redis_client)
     world.add_claim()
     owner = world.owner()

@@ -1,4 +1,4 @@
-"""Node deployment: whose claim is it, and how does a node become its owner (ND-003 to ND-006)?"""
+"""Node deployment: who provisions a claim, and how a node becomes its owner (ND-003 to ND-006)."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_c136_first_wait_is_in_zero_to_base(world):
 
 
 def test_c129_owner_is_written_after_the_wait(world):
-    """No CreateVolume in that pass: the claim's event brings it back."""
+    """That reconcile does not call CreateVolume: the claim's update event adds the key again."""
     world.add_class()
     claim = world.add_claim()
     world.memo = wait_is_over()
@@ -89,7 +89,7 @@ def test_c129_owner_is_written_after_the_wait(world):
 @pytest.mark.parametrize("finalizers", [[], [FINALIZER_CLONE_SOURCE]], ids=["free", "protected"])
 @pytest.mark.parametrize("owner", [None, NODE])
 def test_only_who_creates_a_clone_protects_its_source(world, owner, finalizers):
-    """P-226, D-011: the look for room marks nothing; nor is what is protected written again."""
+    """P-226, D-011: The capacity check adds no finalizer, and an existing one isn't rewritten."""
     object.__setattr__(world.driver, "controller_capabilities", CAPABILITIES | {"CLONE_VOLUME"})
     world.add_class()
     source = world.add_claim("src", "src-uid", volumeName="pv-src")
@@ -116,7 +116,7 @@ def test_only_who_creates_a_clone_protects_its_source(world, owner, finalizers):
 
 
 def test_c130_one_byte_too_little(world):
-    """ND-008: asked again later with a longer wait, not within seconds."""
+    """ND-008: The node tries again later, after a longer wait, not within seconds."""
     world.add_class()
     claim = world.add_claim()
     world.capacity = 1023
@@ -128,7 +128,7 @@ def test_c130_one_byte_too_little(world):
 
 
 def test_an_event_during_the_wait_neither_ends_nor_lengthens_it(world):
-    """ND-004: the claim is only looked at; the counter of real attempts stays."""
+    """ND-004: Such an event does not count as an attempt."""
     world.add_class()
     claim = world.add_claim()
     due = time.time() + 10
@@ -179,7 +179,7 @@ def test_c135_failed_check_counts_as_room(world):
 
 
 def test_refused_update_is_told_to_the_user(world):
-    """P-054, P-055: with upstream's words."""
+    """P-054, P-055: The event has the same text as upstream's."""
     world.add_class()
     claim = world.add_claim()
     world.kube.fail["update_claim"] = [ForbiddenError(403, "Forbidden", "no right")]
@@ -215,7 +215,7 @@ def test_allowed_topologies_decide_who_races(zone, owner):
     ("later", "is_over"), [(-0.5, False), (0.0, True), (0.5, True)], ids=["before", "at", "after"]
 )
 def test_nd004_the_wait_ends_at_its_moment(world, later, is_over):
-    """ND-004: the moment is what the key remembers, so a pass that is early changes nothing."""
+    """ND-004: The key's state stores the end of the wait, so an early reconcile changes nothing."""
     now = [1000.0]
     world.clock = lambda: now[0]
     world.add_class()
@@ -229,7 +229,7 @@ def test_nd004_the_wait_ends_at_its_moment(world, later, is_over):
 
 
 def test_p054_the_owner_is_all_that_is_written(world):
-    """P-054 step 4: the claim's other annotations are its user's."""
+    """P-054 step 4: The claim's other annotations belong to its user."""
     world.add_class()
     claim = world.add_claim(annotations={"team": "db"})
     before = world.live_claim()["metadata"]["annotations"]
@@ -239,7 +239,7 @@ def test_p054_the_owner_is_all_that_is_written(world):
 
 
 def test_g9_a_node_that_lost_its_lease_takes_no_claim(world, monkeypatch):
-    """G9: while it asked the driver for room, another worker of the node went on."""
+    """G9: Another worker of the node took over while this one asked the driver for its capacity."""
     world.add_class()
     claim = world.add_claim()
     world.memo, real = wait_is_over(), world.lease
@@ -256,7 +256,7 @@ def test_g9_a_node_that_lost_its_lease_takes_no_claim(world, monkeypatch):
 
 
 def test_p060_room_is_asked_for_what_the_driver_would_be_told(world):
-    """P-060: with the class's parameters, and the claim's access modes."""
+    """P-060: The capacity request has the class's parameters and the claim's access modes."""
     world.add_class(parameters={"pool": "ssd"})
     claim = world.add_claim()
     world.memo = wait_is_over()
@@ -268,7 +268,7 @@ def test_p060_room_is_asked_for_what_the_driver_would_be_told(world):
 
 
 def test_p060_room_is_asked_for_where_the_node_is():
-    """P-060, D-011: with topology for its segment."""
+    """P-060, D-011: With topology, the capacity request names the node's segment."""
     node = NodeSettings(enabled=True, node_name=NODE)
     plugin = frozenset({"CONTROLLER_SERVICE", "VOLUME_ACCESSIBILITY_CONSTRAINTS"})
     world = World(Settings(node=node), plugin=plugin)
@@ -283,7 +283,7 @@ def test_p060_room_is_asked_for_where_the_node_is():
 
 
 def test_p053_allowed_topologies_mean_nothing_to_a_driver_without_topology(world):
-    """P-053: as in the request itself (P-300)."""
+    """P-053: CreateVolume's request ignores them too (P-300)."""
     allowed = [{"matchLabelExpressions": [{"key": "host", "values": ["node-9"]}]}]
     world.add_class(allowedTopologies=allowed)
     claim = world.add_claim()
@@ -293,7 +293,7 @@ def test_p053_allowed_topologies_mean_nothing_to_a_driver_without_topology(world
 
 
 def test_c008_a_claim_whose_class_is_missing_comes_again_to_every_node(world):
-    """C-008, ND-003: whether it is ours to race for stands in the class."""
+    """C-008, ND-003: Only the class shows whether nodes compete for the claim."""
     outcome = world.claim_pass(world.add_claim())
     assert (outcome.action, outcome.reason) == (Action.RETRY, "storage class not found")
     assert (world.asked, world.kube.writes, world.events.seen) == ([], [], [])

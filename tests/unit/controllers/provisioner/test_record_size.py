@@ -1,4 +1,4 @@
-"""SEC-4: the record of an attempt stays small, whatever its tenant writes into the claim."""
+"""SEC-4: The intent of an attempt stays small, whatever a tenant writes into the claim."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def record(**metadata):
 
 @pytest.mark.parametrize("problem", ["", "its secret is gone"])
 def test_m010_a_record_reads_back_as_it_was_written(problem):
-    """M-010: whoever goes on writes it again, so nothing may be lost or added on the way."""
+    """M-010: The next worker writes the intent again, so reading must not lose or add a field."""
     written = Intent(
         key="claims|d|t/c|u", driver="d", claim={"metadata": {"uid": "u"}}, selected_node="n",
         stage="stranded", has_copy=True, since=5.0, request={"name": "v"}, volume="v",
@@ -85,13 +85,13 @@ def test_what_is_small_stays_whole():
     ],
 )
 def test_sec4_annotations_and_labels_have_4_kib_each(where, texts, kept):
-    """SEC-4: to the last byte, as Redis counts."""
+    """SEC-4: The limit is exact and counts bytes, as Redis does."""
     assert set(record(**{where: texts})["claim"]["metadata"][where]) == kept
 
 
 @pytest.mark.parametrize(("length", "is_kept"), [(253, True), (254, False)])
 def test_sec4_a_name_of_a_secret_is_kept_however_full_the_claim_is(length, is_kept):
-    """SEC-4: 253 characters, the longest name there is; what is longer names nothing."""
+    """SEC-4: 253 characters is the longest valid name; a longer value cannot name a secret."""
     full = {"a": "x" * 4095, "team/secret": "s" * length}
     found = record(annotations=full)["claim"]["metadata"]["annotations"]
     assert ("team/secret" in found) is is_kept
@@ -103,7 +103,7 @@ def test_an_annotation_that_no_secret_can_be_named_by_goes():
 
 
 def test_sec4_a_claim_of_a_full_namespace_is_told_so_and_waits(world, claim, monkeypatch):
-    """No call without a record; the claim's event, which `explain` shows, says what to do."""
+    """Without an intent the driver is not called; an event on the claim says what to do."""
 
     def refuse(*_):
         raise NamespaceFull("namespace default: delete claims")
@@ -138,7 +138,7 @@ LARGE = [
 
 @pytest.mark.parametrize("spec", LARGE)
 def test_sec4_a_claim_too_large_to_be_recorded_is_refused(world, spec):
-    """Without a record no call (M-010), and no record is larger than what the page promises."""
+    """M-010: Without an intent the driver isn't called, so no intent exceeds the stated size."""
     world.add_class()
     outcome = world.claim_pass(world.add_claim(**spec))
     assert (outcome.action, world.client.created) == (Action.RETRY, [])
@@ -147,7 +147,7 @@ def test_sec4_a_claim_too_large_to_be_recorded_is_refused(world, spec):
 
 
 def topology(nodes, labels=1):
-    """The requisite terms of a large cluster, as the recorded request has them."""
+    """Return the requisite terms of a large cluster, as the recorded request has them."""
     keys = [f"topology.example.org/key{n}" for n in range(labels)]
     terms = [
         {"segments": dict.fromkeys(keys, f"node-{n:05}.rack-{n % 40}.example.org")}
@@ -170,7 +170,7 @@ def topology(nodes, labels=1):
     ],
 )
 def test_what_the_administrator_controls_is_not_measured(world, claim, message, parameters):
-    """BUG-10: a user cannot shorten the topology of a large cluster."""
+    """BUG-10: A user cannot shorten the topology of a large cluster."""
     storage_class = {"metadata": {"name": "fast"}, "parameters": parameters}
     intent = Intent.begin(
         key="claims|d|t/c|u", driver="d", claim=claim, storage_class=storage_class,

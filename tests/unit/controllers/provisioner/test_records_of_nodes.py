@@ -1,4 +1,4 @@
-"""Node deployment: what one node's attempt left is no other node's to go on with."""
+"""Node deployment: no other node continues what one node's attempt left."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TIMEOUT = CsiError(errors.DEADLINE_EXCEEDED, "late")
 
 
 class Nodes(World):
-    """Two nodes of one driver, each with a storage of its own, over one API server and Redis."""
+    """Two nodes of one driver, each with its own storage, share an API server and Redis."""
 
     def __init__(self):
         super().__init__(Settings())
@@ -54,7 +54,7 @@ class Nodes(World):
 
 @pytest.mark.parametrize("is_deleted", [False, True], ids=["claim waits", "claim is gone"])
 def test_a_late_look_of_another_node_makes_no_second_volume(is_deleted):
-    """Both raced for the claim; n1 won, made the volume, and its answer is lost."""
+    """Both nodes compete for the claim; n1 wins and makes the volume, but its answer is lost."""
     world = Nodes()
     world.add_class()
     claim = world.add_claim()
@@ -64,10 +64,10 @@ def test_a_late_look_of_another_node_makes_no_second_volume(is_deleted):
     assert world.node_pass("n1", claim).reason == "became owner"
     world.clients["n1"].answers = [TIMEOUT]
     world.node_pass("n1", world.live_claim())
-    assert len(world.clients["n1"].created) == 1  # and its volume may be there
+    assert len(world.clients["n1"].created) == 1  # and the volume may exist
     if is_deleted:
         world.drop_claim()
-    # n2's delayed key is due; nobody took it out of the queue.
+    # n2's delayed key is due, because no process removed it from the queue.
     world.memo = outcome.memo
     world.node_pass("n2", claim)
     assert world.clients["n2"].created == []
@@ -75,7 +75,7 @@ def test_a_late_look_of_another_node_makes_no_second_volume(is_deleted):
 
 
 def test_without_a_record_the_other_node_leaves_it_alone():
-    """Control: the gate works while there is no record."""
+    """Control: without an intent, the check for the selected node works."""
     world = Nodes()
     world.add_class()
     claim = world.add_claim(annotations={ANN_SELECTED_NODE: "n1"})
@@ -85,7 +85,7 @@ def test_without_a_record_the_other_node_leaves_it_alone():
 
 @pytest.fixture
 def moved():
-    """n1 made a volume, its answer was lost, and the scheduler took n2 instead."""
+    """Return a world where n1 made a volume, its answer was lost and the scheduler chose n2."""
     world = Nodes()
     world.add_class(volumeBindingMode="WaitForFirstConsumer")
     claim = world.add_claim(annotations={ANN_SELECTED_NODE: "n1"})
@@ -96,7 +96,7 @@ def moved():
 
 
 def with_node(claim, node):
-    """The claim; "" takes the annotation away."""
+    """Return the claim with this selected node; "" removes the annotation."""
     meta = claim["metadata"]
     annotations = {**(meta.get("annotations") or {}), ANN_SELECTED_NODE: node}
     kept = {name: value for name, value in annotations.items() if value}
@@ -118,7 +118,7 @@ def volume_of_n2(world, handle):
 
 
 def test_what_is_left_waits_for_the_other_nodes_volume(moved):
-    """G7: a storage that nodes share may be making just this one; nothing is saved or deleted."""
+    """G7: A shared storage may be making this very volume, so nothing is saved or deleted."""
     claim = moved.live_claim()
     for _ in range(3):
         assert moved.node_pass("n1", claim).action is Action.RETRY
@@ -147,7 +147,7 @@ def test_what_is_left_is_deleted_once_the_other_node_has_another(moved, is_bound
 
 
 def test_a_volume_whose_id_a_pv_names_is_not_deleted(moved):
-    """CSI: the id says which volume it is, so this is the claim's, in a storage of all nodes."""
+    """CSI: Equal IDs mean one volume, so this is the claim's volume in a shared storage."""
     claim = moved.live_claim()
     moved.node_pass("n1", claim)
     (made,) = moved.intents.unsaved.values()
@@ -159,7 +159,7 @@ def test_a_volume_whose_id_a_pv_names_is_not_deleted(moved):
 
 
 def test_a_claim_that_names_no_node_waits_again(moved):
-    """P-052: whoever is chosen next, perhaps n1, goes on."""
+    """P-052: The node that is chosen next, perhaps n1, continues."""
     moved.kube.add("persistentvolumeclaims", with_node(moved.live_claim(), ""))
     claim = moved.live_claim()
     assert moved.node_pass("n1", claim).action is Action.DONE
@@ -173,7 +173,7 @@ def test_a_claim_that_names_no_node_waits_again(moved):
 
 @pytest.mark.parametrize("is_failed", [False, True])
 def test_nobody_ends_the_attempt_of_another_node(moved, is_failed):
-    """Also where nodes share a Redis."""
+    """This also holds if the nodes share a Redis."""
     claim = moved.live_claim()
     if is_failed:
         moved.clients["n1"].answers = [CsiError(errors.INTERNAL, "no")]
@@ -185,7 +185,7 @@ def test_nobody_ends_the_attempt_of_another_node(moved, is_failed):
 
 
 def test_copies_of_nodes_have_names_of_their_own():
-    """They may share a namespace."""
+    """The copies may be in one namespace."""
     names = {
         copy_name(claim_key(driver, "ns", "data", "1"))
         for driver in (DRIVER, f"{DRIVER}@n1", f"{DRIVER}@n2")
@@ -196,7 +196,7 @@ def test_copies_of_nodes_have_names_of_their_own():
 
 @pytest.mark.parametrize("node", ["n1", "n2"])
 def test_a_request_is_repeated_by_the_node_that_sent_it(moved, node):
-    """P-330: another node would ask for a volume over there."""
+    """P-330: Another node's request would ask for a volume on the wrong node."""
     (record,) = moved.intents.intents.values()
     record["request"] = {**record["request"], "parameters": {"sent": "by n1"}}
     moved.kube.add("persistentvolumeclaims", with_node(moved.live_claim(), node))
@@ -206,7 +206,7 @@ def test_a_request_is_repeated_by_the_node_that_sent_it(moved, node):
 
 
 def test_nodes_that_share_a_redis_have_attempts_of_their_own(moved):
-    """What n1 may have made is remembered until n1 has deleted it, whatever n2 does meanwhile."""
+    """The intent of n1 is kept until n1 has deleted its volume, whatever n2 does."""
     claim = moved.live_claim()
     uid = claim["metadata"]["uid"]
     moved.clients["n2"].answers = [TIMEOUT]
@@ -221,7 +221,7 @@ def test_nodes_that_share_a_redis_have_attempts_of_their_own(moved):
 
 
 def test_a_volume_that_another_node_saved_is_seen_without_a_mark_of_its_own(moved):
-    """Saved by n2, then the claim went to n1's scheduler before it was bound."""
+    """n2 saved the volume; before the claim was bound, it was assigned to another node."""
     claim = moved.live_claim()
     assert moved.node_pass("n2", claim).action is Action.DONE
     moved.kube.add("persistentvolumeclaims", with_node(claim, "n3"))
@@ -237,7 +237,7 @@ def test_a_volume_that_another_node_saved_is_seen_without_a_mark_of_its_own(move
 
 
 def test_a_second_record_of_a_node_ends_too(moved):
-    """A release whose nodes shared records left one, and this release had ended its own before."""
+    """An older release, whose nodes shared intents, left one after n1 had finished its own."""
     claim = moved.live_claim()
     name = f"pvc-{claim['metadata']['uid']}@n1"
     record = dict(moved.intents.intents[name])

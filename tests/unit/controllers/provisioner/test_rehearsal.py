@@ -1,4 +1,4 @@
-"""`csi-fleet dry-run`: the request that the driver would get, and not one effect."""
+"""`csi-fleet dry-run` shows the request that the driver would get, and changes nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RECORD = {
     "queue_name": DRIVER,
     "plugin_capabilities": ["CONTROLLER_SERVICE"],
     "controller_capabilities": ["CREATE_DELETE_VOLUME", "CLONE_VOLUME", "CREATE_DELETE_SNAPSHOT"],
-    # What a newer worker wrote is no rule that we know.
+    # A rule that a newer worker wrote is ignored.
     "rules": {"extra_create_metadata": True, "a_rule_of_tomorrow": 1},
 }
 
@@ -54,7 +54,7 @@ def request_for(api, claim, *, record=RECORD, settings=None):
 
 
 def told(namespace, name, volume):
-    """The parameters of a driver with --extra-create-metadata."""
+    """Return the parameters that a driver gets with --extra-create-metadata."""
     prefix = "csi.storage.k8s.io"
     return {
         "pool": "ssd",
@@ -65,7 +65,7 @@ def told(namespace, name, volume):
 
 
 def test_a_draft_is_asked_for_as_a_claim_of_the_default_namespace(api):
-    """Nothing in the cluster knows it; what the API server would add is filled in."""
+    """The draft isn't in the cluster, so the fields that the API server would set are filled in."""
     request = request_for(api, {"spec": SPEC})
     assert request.name == f"pvc-{DRAFT_UID}"
     assert dict(request.parameters) == told("default", "draft", request.name)
@@ -73,7 +73,7 @@ def test_a_draft_is_asked_for_as_a_claim_of_the_default_namespace(api):
 
 
 def test_a_claim_that_exists_is_asked_for_by_its_own_name(api):
-    """The driver's own rules come from its record (here: --extra-create-metadata)."""
+    """The driver's rules come from its registration (here: --extra-create-metadata)."""
     metadata = {"name": "data", "namespace": "team", "uid": "u1"}
     request = request_for(api, {"metadata": metadata, "spec": SPEC})
     assert request.name == "pvc-u1"
@@ -116,7 +116,7 @@ def test_what_a_draft_says_stays(metadata):
 
 
 def add_source(api):
-    """A bound claim `src` of the namespace, with its volume."""
+    """Add a bound claim `src`, with its volume, to the namespace."""
     metadata = {"name": "src", "namespace": "default", "uid": "s1"}
     spec = {**SPEC, "volumeName": "pv-src"}
     api.add(paths.CLAIMS, {"metadata": metadata, "spec": spec, "status": {"phase": "Bound"}})
@@ -129,7 +129,7 @@ def add_source(api):
 
 
 def test_d011_a_source_is_read_and_not_protected(api):
-    """The reference would put its finalizer on it."""
+    """csi-provisioner would add its finalizer to the source."""
     add_source(api)
     source = {"kind": "PersistentVolumeClaim", "name": "src"}
     request = request_for(api, {"spec": {**SPEC, "dataSource": source}})
@@ -138,7 +138,7 @@ def test_d011_a_source_is_read_and_not_protected(api):
 
 
 def test_p204_a_source_of_another_namespace_needs_its_grant(api):
-    """A rehearsal is of a claim that somebody waits for: nothing is taken as granted."""
+    """A dry run behaves as for a claim that exists: a missing grant is an error."""
     gates = replace(Settings().gates, cross_namespace_volume_data_source=True)
     settings = replace(Settings(), gates=gates)
     source = {"kind": "PersistentVolumeClaim", "name": "src", "namespace": "elsewhere"}
@@ -162,7 +162,7 @@ def test_a_write_is_a_mistake_of_ours_and_reaches_nobody(api, call, arguments):
 
 
 def test_a_pass_that_has_read_nothing_remembers_nothing():
-    """As for a rehearsal, which has no record: no copy, no failure, and the claim is waited for."""
+    """A dry run has no intent either: its claim counts as existing, and as never failed."""
     fields = dict.fromkeys(("runtime", "driver", "key", "lease", "backend", "own"))
     work = ClaimWork(**fields)
     assert (work.is_orphaned, work.had_failed) == (False, False)

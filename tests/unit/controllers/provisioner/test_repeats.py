@@ -1,7 +1,7 @@
-"""An open call is repeated with the request that was sent, whatever has changed (COR2-2, COR2-6).
+"""An open call is repeated with its original request, whatever has changed (COR2-2, COR2-6).
 
-A driver that keeps to CSI answers another request under the same name by ALREADY_EXISTS: the claim
-would wait for ever, and its volume would be left when the claim is deleted.
+A driver that follows CSI answers a different request under the same name with ALREADY_EXISTS. The
+claim would then wait forever, and deleting it would leave its volume behind.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ def attributes(world, value):
 
 
 def a_world():
-    """A class with parameters, secret and attributes class; three zones; the claim waits on n1."""
+    """Return a world whose class has parameters, a secret and an attributes class.
+
+    There are three zones, and the claim has the selected node n1.
+    """
     world = World(plugin=TOPOLOGY, controller=World().controller | {"MODIFY_VOLUME"})
     nodes = {f"n{one}": {ZONE: f"z{one}"} for one in "123"}
     world.clusters.topology = ClusterTopology(
@@ -118,7 +121,7 @@ CHANGES = {
 def test_p330_p335_d003_d013_t133_t134_the_same_request_after_any_two_changes(
     first, second, is_deleted
 ):
-    """P-425: the name too. The volume is saved for the class that it was made with."""
+    """P-425: The name stays the same too. The PV names the class that the volume was made with."""
     world = a_world()
     claim = world.live_claim()
     world.client.answers = [TIMEOUT, TIMEOUT]
@@ -141,7 +144,7 @@ def test_p330_p335_d003_d013_t133_t134_the_same_request_after_any_two_changes(
 
 
 def test_a_record_has_no_secret_and_a_repeat_reads_it_again():
-    """P-425: what rotates between two calls is sent as it is now."""
+    """P-425: A secret that is rotated between two calls is sent with its present value."""
     world = a_world()
     claim = world.live_claim()
     world.client.answers = [TIMEOUT]
@@ -180,7 +183,7 @@ def test_a_recorded_request_that_cannot_be_read_ends_no_pass(unreadable):
 
 
 class StrictStorage(FakeStorage):
-    """Another request under a known name is ALREADY_EXISTS, as CSI has it."""
+    """Answers a different request under a known name with ALREADY_EXISTS, as CSI requires."""
 
     def __init__(self):
         super().__init__()
@@ -217,7 +220,7 @@ def remake(world, tier):
 @pytest.mark.parametrize("tiers", [("new",), ("new", "newer")], ids=["once", "twice"])
 @pytest.mark.parametrize("end", [TIMEOUT, INTERNAL], ids=["no answer", "answered by an error"])
 def test_a_strict_driver_after_a_class_made_anew(redis_client, end, tiers, is_deleted):
-    """INTERNAL is an end for CSI, but drivers answer it with the volume already made."""
+    """CSI treats INTERNAL as an end, but a driver may return it after it made the volume."""
     world = strict_world(redis_client)
     world.storage.plans = [("after", end)]
     owner = world.owner()
@@ -240,7 +243,7 @@ def test_a_strict_driver_after_a_class_made_anew(redis_client, end, tiers, is_de
 
 
 def flags_of(world, owner=None, **changes):
-    """Another worker's flags, or this one's after its restart."""
+    """Change the flags: for another worker, or for this one after a restart."""
     provision = replace(world.settings.provision, **changes)
     world.settings = replace(world.settings, provision=provision)
     object.__setattr__(world, "driver", replace(world.driver, settings=world.settings))
@@ -252,7 +255,7 @@ def flags_of(world, owner=None, **changes):
     "flags", [{"volume_name_prefix": "vol"}, {"volume_name_uuid_length": 1}], ids=str
 )
 def test_workers_with_other_name_flags_share_one_attempt(redis_client, flags, end, is_deleted):
-    """The record is the claim's, and names the volume: one volume, and nothing left."""
+    """The intent belongs to the claim and names the volume, so only one volume is ever made."""
     world = CrashWorld(redis_client)
     world.add_claim()
     world.storage.plans = [("after", end)]
@@ -278,7 +281,10 @@ def test_workers_with_other_name_flags_share_one_attempt(redis_client, flags, en
 def test_a_worker_dies_and_its_successor_has_another_class_and_other_names(
     redis_client, end, is_wiped, is_deleted
 ):
-    """Before each effect, at a strict driver: one volume, and none when the claim is gone."""
+    """A worker dies before each step.
+
+    A strict driver then has one volume, or none for a gone claim.
+    """
     for effect in count():
         redis_client.flushall()
         world = strict_world(redis_client)
@@ -288,7 +294,8 @@ def test_a_worker_dies_and_its_successor_has_another_class_and_other_names(
         if not owner.is_dead:
             assert effect > 2
             return
-        # Redis lost the record of the call that a copy would have kept: the bound in guarantees.md.
+        # Redis lost the intent of a call that was not copied yet: the limit stated in
+        # guarantees.md.
         is_forgotten = is_wiped and not world.kube.kind("configmaps")
         if is_wiped:
             world.wipe()
@@ -310,7 +317,7 @@ def test_a_worker_dies_and_its_successor_has_another_class_and_other_names(
 
 
 def test_the_lock_of_the_recorded_name_is_taken():
-    """A deletion of the PV of that name excludes the repeat."""
+    """Deleting the PV of that name excludes repeating the call."""
     world = a_world()
     claim = world.live_claim()
     world.client.answers = [TIMEOUT]
@@ -326,7 +333,7 @@ def test_the_lock_of_the_recorded_name_is_taken():
 
 
 def test_a_volume_that_a_worker_with_other_flags_saved_is_found():
-    """Before the claim is bound to it."""
+    """This holds before the claim is bound to the volume."""
     world = a_world()
     claim = world.live_claim()
     world.claim_pass(claim)

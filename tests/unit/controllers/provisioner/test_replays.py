@@ -1,4 +1,4 @@
-"""A record that was valid once leads to nothing when it is put back later (SEC2-1)."""
+"""An intent that was valid once has no effect when it is written back later (SEC2-1)."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def world():
 
 
 def provisioned(world):
-    """A claim whose first call had no answer, and that is bound now; its records of meanwhile."""
+    """Return a claim that is bound after a first call without an answer, and its old intents."""
     claim = world.add_claim()
     world.client.answers = [LATE]
     world.claim_pass(claim)
     intent = deepcopy(world.intents.intents[VOLUME])
-    for name in ("is_copied", "copy_uid"):  # as the call began
+    for name in ("is_copied", "copy_uid"):  # as when the call began
         intent.pop(name)
     intent["has_copy"] = False
     world.claim_pass(claim)
@@ -43,13 +43,13 @@ def provisioned(world):
 
 
 def kept(world):
-    """The administrator keeps the data: claim and PV go, the volume stays."""
+    """The administrator keeps the data: the claim and the PV are deleted, the volume is not."""
     world.drop_claim()
     world.kube.drop("persistentvolumes", VOLUME)
 
 
 def handed_over(world):
-    """The same, and another PV names the volume."""
+    """As in `kept`, and another PV names the volume."""
     kept(world)
     csi = {"driver": DRIVER, "volumeHandle": "test-volume-id"}
     archive = {"metadata": {"name": "archive"}, "spec": {"csi": csi, "claimRef": {"uid": "u9"}}}
@@ -57,34 +57,34 @@ def handed_over(world):
 
 
 def long_ago(world):
-    """The same, and the API server has forgotten the deletion."""
+    """As in `kept`, and the API server no longer has the history of the deletion."""
     kept(world)
     world.kube.deleted.clear()
 
 
 def too_old(world):
-    """The same, and the API server says so."""
+    """As in `kept`, and the API server reports that the history has expired."""
     kept(world)
     world.kube.fail["past"] = [GoneError(410, "Expired", "too old resource version")] * 4
 
 
 def not_allowed(world):
-    """The same, and this worker may not ask."""
+    """As in `kept`, and this worker is not allowed to read the history."""
     kept(world)
     world.kube.fail["past"] = [ForbiddenError(403, "Forbidden", "no")] * 4
 
 
 def lost(world):
-    """The PV alone goes, by force: the claim is Lost."""
+    """Only the PV is deleted, by force, so the claim is Lost."""
     world.kube.drop("persistentvolumes", VOLUME)
 
 
 def bound(world):
-    """Nothing happens."""
+    """Change nothing."""
 
 
 def pending_elsewhere(world):
-    """The claim's own volume is another one, made by hand."""
+    """The claim is bound to another volume, which was made by hand."""
     world.live_claim()["spec"]["volumeName"] = "by-hand"
     handed_over_pv = {"driver": DRIVER, "volumeHandle": "test-volume-id"}
     world.kube.drop("persistentvolumes", VOLUME)
@@ -100,7 +100,7 @@ def test_a_record_put_back_makes_and_deletes_nothing(world, situation, types):
     claim, records = provisioned(world)
     situation(world)
     before = deepcopy(world.kube.kind("persistentvolumes"))
-    for _ in range(3):  # whatever a pass leaves, the next one must not act on it
+    for _ in range(3):  # a reconcile must not leave anything that the next one acts on
         for name in types:
             where = world.intents.intents if name == "intent" else world.intents.unsaved
             where[VOLUME] = deepcopy(records[name])
@@ -122,7 +122,7 @@ def test_no_copy_is_made_of_a_record_that_cannot_be_judged(world, error):
 
 
 def test_no_copy_is_made_while_the_call_of_a_bound_claims_record_might_run(world):
-    """Redis began a new life, and the record's deadline lies ahead."""
+    """Redis has a new epoch, and the deadline in the intent is in the future."""
     claim, records = provisioned(world)
     world.intents.intents[VOLUME] = {
         **records["intent"],
@@ -139,7 +139,7 @@ def test_no_copy_is_made_while_the_call_of_a_bound_claims_record_might_run(world
 
 @pytest.mark.parametrize("types", [("intent",), ("intent", "unsaved")])
 def test_the_record_of_an_attempt_that_ended_goes(world, types):
-    """A worker died before it dropped the record, and the bound claim went meanwhile."""
+    """A worker died before it dropped the intent. The bound claim was then deleted."""
     claim, records = provisioned(world)
     for name in types:
         where = world.intents.intents if name == "intent" else world.intents.unsaved
@@ -162,7 +162,7 @@ def test_what_is_not_believed_is_left_to_a_person(world):
     )
 
 
-# The same records while the attempt is open.
+# The same intents while the attempt is open.
 
 
 def begun(world):
@@ -206,7 +206,7 @@ def test_the_copy_of_another_attempt_shows_nothing(world, change):
 
 
 def test_a_volume_that_a_live_pv_names_is_not_cleaned_up(world):
-    """The driver answers a repeated call with a volume that is in use, and of a wrong size."""
+    """The driver answers a repeated call with a volume that is in use and too small."""
     claim = begun(world)
     world.drop_claim()
     csi = {"driver": DRIVER, "volumeHandle": "test-volume-id"}
@@ -224,7 +224,7 @@ def test_a_volume_that_a_live_pv_names_is_not_cleaned_up(world):
 
 @pytest.mark.parametrize("is_claim_there", [False, True])
 def test_a_copy_that_is_made_again_shows_nothing(world, is_claim_there):
-    """From a backup of the namespace, with the record that it leads back to Redis."""
+    """The ConfigMap is restored from a backup, and the intent is written back to Redis."""
     claim = begun(world)
     place = next(key for key in world.kube.objects if key[0] == "configmaps")
     backup = deepcopy(world.kube.objects[place])
@@ -243,7 +243,7 @@ def test_a_copy_that_is_made_again_shows_nothing(world, is_claim_there):
 
 @pytest.mark.parametrize("has_pv", [False, True], ids=["asked again", "only to be saved"])
 def test_an_open_attempt_saves_no_second_pv_of_a_volume_in_use(world, has_pv):
-    """Somebody found the volume in the storage and made a PV of it by hand."""
+    """An operator found the volume in the storage and created a PV for it by hand."""
     claim = begun(world)
     world.drop_claim()
     csi = {"driver": DRIVER, "volumeHandle": "test-volume-id"}

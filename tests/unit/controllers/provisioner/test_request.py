@@ -1,6 +1,6 @@
-"""Before the driver is asked: what is checked, and what the request and the PV are made of (P-101).
+"""Checks before the driver is called, and how the request and the PV are built (P-101).
 
-`before` in a name: nothing was sent, and nothing is remembered.
+`before` in a test's name means that no call is sent and no intent is recorded.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def test_what_cannot_be_is_told_before_the_driver_is_asked(plugin, controller, s
 
 
 def attempt_of(world, claim, **options):
-    """An attempt without the pass around it: its own checks alone."""
+    """Return an attempt outside of a reconcile, so that only its own checks run."""
     key = claim_key(DRIVER, "default", "data", "u1")
     lease = world.lease(key, DOMAIN)
     work = ClaimPass(world.runtime, world.driver, key, lease, CSI, world.own)
@@ -107,7 +107,7 @@ def test_p102_an_attempt_looks_once_more_whose_claim_it_is(world):
 @pytest.mark.parametrize("is_rehearsal", [False, True], ids=["attempt", "D-011 rehearsal"])
 @pytest.mark.parametrize("node", ["node-1", "node-2"])
 def test_p055_an_attempt_looks_once_more_whose_node_it_is(node, is_rehearsal):
-    """A rehearsal runs on no node."""
+    """A dry run is not bound to a node."""
     world = World(Settings(node=NodeSettings(enabled=True, node_name="node-1")))
     claim = world.add_claim(annotations={ANN_SELECTED_NODE: node})
     one = attempt_of(world, claim, is_rehearsal=is_rehearsal)
@@ -142,7 +142,7 @@ EBS, IN_TREE = "ebs.csi.aws.com", "kubernetes.io/aws-ebs"
 
 @pytest.mark.parametrize("provisioner", [EBS, IN_TREE])
 def test_p602_only_a_class_of_the_plug_in_is_translated(provisioner):
-    """P-605: and only its volumes are stored in-tree."""
+    """P-605: Only volumes of such a class are stored as in-tree PVs."""
     world = World()
     world.driver = replace(world.driver, name=EBS, in_tree_name=IN_TREE)
     world.add_class(provisioner=provisioner, parameters={"type": "gp3", "fstype": "xfs"})
@@ -157,7 +157,7 @@ def test_p602_only_a_class_of_the_plug_in_is_translated(provisioner):
 
 @pytest.mark.parametrize("has_topology", [True, False])
 def test_p340_the_answer_s_topology_is_where_the_volume_is(has_topology):
-    """Only of drivers that have topology: others' answers say nothing."""
+    """P-340: The topology in the answer of a driver without topology support is ignored."""
     world = World(plugin=TOPOLOGY) if has_topology else World()
     world.clusters.topology = ClusterTopology({"n1": {DRIVER: [ZONE]}}, {"n1": {ZONE: "z1"}})
     world.add_class()
@@ -181,7 +181,7 @@ def test_p340_the_answer_s_topology_is_where_the_volume_is(has_topology):
     ],
 )
 def test_a_call_may_take_as_long_as_driver_and_class_say(world, claim, timeouts, of_class, seconds):
-    """M-010: and the record knows when the call is over."""
+    """M-010: The intent records when the call is over."""
     world.driver = replace(world.driver, timeouts=timeouts, class_timeouts={"fast": of_class})
     world.clock = lambda: 1000.0
     seen, create = [], world.client.create_volume
@@ -196,7 +196,7 @@ def test_a_call_may_take_as_long_as_driver_and_class_say(world, claim, timeouts,
 
 
 def in_zone(**answer):
-    """A driver with topology, whose next answer is an error."""
+    """Return a world with a topology-aware driver whose next answer is an error."""
     world = World(plugin=TOPOLOGY)
     world.clusters.topology = ClusterTopology({"n1": {DRIVER: [ZONE]}}, {"n1": {ZONE: "z1"}})
     world.add_class()
@@ -230,7 +230,7 @@ def too_small():
 
 
 def test_p430_the_clean_up_is_announced(world, claim):
-    """G9: as every effect; without the lease nothing is deleted."""
+    """G9: Like each step, a clean-up is announced; without the lease nothing is deleted."""
     reached = []
     world.runtime.effects.steps = SimpleNamespace(reach=lambda step, _lease: reached.append(step))
     world.client.answers = [too_small()]
@@ -252,7 +252,7 @@ def test_g9_without_the_lease_nothing_is_cleaned_up(world, claim):
 
 
 def test_p430_each_try_of_a_clean_up_may_take_what_is_left_of_the_time(world, claim, monkeypatch):
-    """D-010: all tries together have one `--timeout`, of 10 s; each takes 3 here."""
+    """D-010: All tries share one `--timeout` of 10 s; each try takes 3 s here."""
     clock, given = [100.0], []
     monkeypatch.setattr(attempt.time, "monotonic", lambda: clock[0])
 

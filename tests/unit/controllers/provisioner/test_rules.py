@@ -1,4 +1,4 @@
-"""The provisioner's table of undecided objects: who is added when something else changes."""
+"""Rules of the provisioner: which keys are added when an object changes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ CLONING = "cloning|foo|default/src|s1"
 
 
 def test_no_claim_is_decided_before_the_classes_are_known():
-    """Late binding could not be told from immediate (M-017: nothing from an incomplete cache)."""
+    """M-017: Without the classes, late binding cannot be distinguished from immediate binding."""
     table = ProvisionerRules()
     table.set_drivers([FOO])
     assert see(table, make_claim()) == []
@@ -74,13 +74,13 @@ def test_claims_held_back_come_with_the_classes():
 
 
 def test_each_event_of_an_undecided_claim_adds_it(table):
-    """L-011: an update is handled at once, also while a retry waits (C-043)."""
+    """L-011: An update is handled at once, even during a back-off (C-043)."""
     assert texts(see(table, make_claim(version="1"))) == [CLAIM]
     assert texts(see(table, make_claim(version="2"))) == [CLAIM]
 
 
 def test_c150_a_list_adds_only_what_changed(table):
-    """M-017: an unchanged object of a new list is not worked on again."""
+    """M-017: A relist adds no key for an unchanged object."""
     see(table, make_claim(version="1"))
     table.begin_list(paths.CLAIMS)
     assert see(table, make_claim(version="1"), is_listed=True) == []
@@ -106,7 +106,7 @@ def test_c150_settled_objects_leave_the_table(table):
 
 
 def test_deleted_undecided_claim_is_added_once_more(table):
-    """M-012, G7: an attempt in the background has to be finished; the worker knows."""
+    """M-012, G7: An open attempt must be finished, and only the worker knows if there is one."""
     see(table, make_claim())
     assert texts(drop(table, make_claim())) == [CLAIM]
     assert drop(table, make_claim()) == []
@@ -114,7 +114,7 @@ def test_deleted_undecided_claim_is_added_once_more(table):
 
 
 def test_deleted_late_binding_claim_without_node_is_added_once_more(table):
-    """The node may have been taken away after an attempt was begun on it."""
+    """The selected node may have been removed after an attempt on it began."""
     see_class(table, "late", "l", "WaitForFirstConsumer")
     assert see(table, make_claim(storage_class="late")) == []
     assert texts(drop(table, make_claim())) == [CLAIM]
@@ -127,7 +127,7 @@ def test_claim_that_vanished_between_lists_counts_as_deleted(table):
 
 
 def test_c031_recreated_claim_is_another_key(table):
-    """Deleted and created again between two lists: both keys are worked on."""
+    """The claim was deleted and created again between two lists, so both keys are added."""
     see(table, make_claim(uid="u1"))
     table.begin_list(paths.CLAIMS)
     new = texts(see(table, make_claim(uid="u2"), is_listed=True))
@@ -162,7 +162,7 @@ def test_new_driver_adds_only_its_own_objects():
 
 
 def test_a_node_that_comes_back_has_its_keys_again():
-    """The queue drops what waits for a node that is away for an hour (`sweep.lua`)."""
+    """The queue drops keys of a node that has been away for an hour (`sweep.lua`)."""
     table, on_node = ProvisionerRules(), {"name": "foo", "queue_name": "foo@n", "node": "n"}
     list_classes(table)
     see(table, make_claim(selected_node="n"))
@@ -179,7 +179,7 @@ def attachment(name, volume="pv1"):
 
 
 def test_c080_the_last_detachment_adds_the_volume_that_waits_for_deletion(table):
-    """C-080: while one attachment is left, deletion would only fail again."""
+    """C-080: While one attachment is left, a deletion would only fail again."""
     see(table, make_volume())
     for name in ("a", "b"):
         see(table, attachment(name))
@@ -190,7 +190,10 @@ def test_c080_the_last_detachment_adds_the_volume_that_waits_for_deletion(table)
 
 
 def test_c080_a_detachment_missed_between_lists_adds_the_volume(table):
-    """C-080: the watch was away when the last attachment went; only the list can tell."""
+    """C-080: The watch was interrupted when the last attachment was deleted.
+
+    Only the list shows it.
+    """
     see(table, make_volume())
     see(table, make_volume("pv2"))
     table.begin_list(paths.ATTACHMENTS)
@@ -203,7 +206,7 @@ def test_c080_a_detachment_missed_between_lists_adds_the_volume(table):
 
 
 def test_c080_a_list_that_broke_off_says_nothing_of_attachments(table):
-    """C-080: what its pages held may be gone by the time of the next list."""
+    """C-080: The objects on its pages may be deleted by the time of the next list."""
     see(table, make_volume())
     see(table, attachment("a"))
     table.begin_list(paths.ATTACHMENTS)
@@ -213,7 +216,7 @@ def test_c080_a_list_that_broke_off_says_nothing_of_attachments(table):
 
 
 def test_c082_deleted_volume_is_forgotten(table):
-    """C-082, L-011: its counters go; no pass runs for it."""
+    """C-082, L-011: The key's counters are deleted, and the key is not reconciled."""
     see(table, make_volume())
     (told,) = drop(table, make_volume())
     assert isinstance(told, Forget)
@@ -248,7 +251,7 @@ def test_c120_source_without_clones_is_added_when_deleted(table):
 
 
 def test_c123_last_clone_that_leaves_pending_adds_the_source(table):
-    """CL-009: no waiting for the back-off of up to five minutes."""
+    """CL-009: The source does not wait for its back-off of up to five minutes."""
     see(table, clone("c1"))
     see(table, clone("c2"))
     assert see(table, deleting_source()) == []
@@ -278,7 +281,7 @@ def test_clone_that_vanished_between_lists_frees_the_source(table):
 
 
 def test_everything_undecided_is_in_all_keys(table):
-    """M-016: what a resync and a Redis without data need."""
+    """M-016: A resync and an empty Redis need all these keys."""
     see(table, make_claim())
     see(table, make_volume())
     see(table, deleting_source())
@@ -294,7 +297,7 @@ def test_everything_undecided_is_in_all_keys(table):
     ],
 )
 def test_volumes_are_listed_again_for_drivers_whose_rules_filled_the_table_not(record, expected):
-    """What the table holds of a volume nobody served was judged as the CSI provisioner does."""
+    """A volume without a driver is stored by the CSI provisioner's rules, which may not apply."""
     (watch,) = [watch for watch in WATCHES if watch.resource == paths.VOLUMES]
     assert watch.relists([], [record]) is expected
     assert watch.relists([record], [record]) is False

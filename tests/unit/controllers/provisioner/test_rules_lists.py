@@ -1,4 +1,4 @@
-"""What a list says to the provisioner's table, and what it must not say: the watch may break."""
+"""What a list changes in the provisioner's rules, also when the watch is interrupted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def texts(told):
 
 
 def source(*, uid="s1", finalizers=(FINALIZER_CLONE_SOURCE,), **fields):
-    """A claim that waits for the end of its cloning protection."""
+    """Return a claim that waits until its cloning protection is removed."""
     fields = {"volume_name": "pv-src", "phase": "Bound", "deletionTimestamp": "t"} | fields
     return make_claim("src", uid=uid, finalizers=list(finalizers), **fields)
 
@@ -41,7 +41,7 @@ def attachment(name="va", volume="pv2"):
 
 @pytest.fixture
 def table():
-    """With the class `late`, listed."""
+    """Return rules that have listed the class `late`."""
     table = ProvisionerRules()
     table.set_drivers([FOO])
     table.begin_list(paths.STORAGE_CLASSES)
@@ -67,7 +67,7 @@ OBJECTS = [
 
 @pytest.mark.parametrize(("resource", "item", "told"), OBJECTS)
 def test_m017_a_list_that_broke_off_says_nothing(table, resource, item, told):
-    """M-017: what its pages held may be gone by the time of the next one."""
+    """M-017: The objects on its pages may be deleted by the time of the next list."""
     see(table, resource, item)
     table.begin_list(resource)
     listed(table, resource, item)
@@ -78,7 +78,7 @@ def test_m017_a_list_that_broke_off_says_nothing(table, resource, item, told):
 
 @pytest.mark.parametrize(("resource", "item", "told"), OBJECTS)
 def test_m017_each_list_is_counted_for_itself(table, resource, item, told):
-    """M-017: to have been in the list before says nothing either."""
+    """M-017: Being in the previous list does not make an object part of this one."""
     table.begin_list(resource)
     listed(table, resource, item)
     assert texts(table.end_list(resource)) == []
@@ -89,7 +89,10 @@ def test_m017_each_list_is_counted_for_itself(table, resource, item, told):
 
 
 def test_an_event_is_no_part_of_a_list(table):
-    """A list is of one moment; what it lacks is gone, whatever was told of it before."""
+    """A list shows one point in time.
+
+    An object that is missing is gone, even after an earlier event.
+    """
     table.begin_list(paths.CLAIMS)
     see(table, paths.CLAIMS, make_claim())
     assert texts(table.end_list(paths.CLAIMS)) == [CLAIM]
@@ -97,7 +100,7 @@ def test_an_event_is_no_part_of_a_list(table):
 
 @pytest.mark.parametrize("is_broken_off", [False, True])
 def test_m017_a_class_that_no_list_holds_is_forgotten(table, is_broken_off):
-    """L-022 row 5: its claims are the worker's to report, which says that the class is missing."""
+    """L-022 row 5: The worker gets the claims of this class and reports the missing class."""
     see(table, paths.CLAIMS, make_claim(storage_class="late"))
     if is_broken_off:
         table.begin_list(paths.STORAGE_CLASSES)
@@ -109,7 +112,7 @@ def test_m017_a_class_that_no_list_holds_is_forgotten(table, is_broken_off):
 
 
 def test_a_class_that_is_deleted_is_forgotten(table):
-    """L-022 row 5: the same, by its event."""
+    """L-022 row 5: A delete event has the same effect."""
     see(table, paths.CLAIMS, make_claim(storage_class="late"))
     assert table.all_keys() == []
     assert list(table.gone(paths.STORAGE_CLASSES, LATE)) == []
@@ -127,7 +130,7 @@ LISTS = {
 
 @pytest.mark.parametrize("order", [[*LISTS], [*LISTS][::-1]], ids=["forwards", "backwards"])
 def test_lists_of_several_resources_run_side_by_side(table, order):
-    """A reflector for each resource, each in a thread: none may spoil what another counts."""
+    """Each resource is listed in its own thread, and the lists must not disturb each other."""
     for resource, items in LISTS.items():
         see(table, resource, *items)
     known = sorted(texts(table.all_keys()))
@@ -140,7 +143,7 @@ def test_lists_of_several_resources_run_side_by_side(table, order):
 
 
 def test_a_deleted_claim_of_a_driver_that_nobody_serves_is_no_work(table):
-    """M-012: only a driver's worker could have begun an attempt."""
+    """M-012: Only a driver's worker could have begun an attempt."""
     claim = make_claim(provisioner="bar")
     assert see(table, paths.CLAIMS, claim) == []
     assert table.gone(paths.CLAIMS, claim) == []
@@ -151,7 +154,7 @@ BY_HAND = clone(volume_name="pv")
 
 
 def test_cl006_a_clone_bound_by_hand_holds_its_source_while_it_is_pending(table):
-    """CL-006: nothing to provision, and still in each list."""
+    """CL-006: Such a clone has nothing to provision, and is still in each list."""
     see(table, paths.CLAIMS, BY_HAND, source())
     table.begin_list(paths.CLAIMS)
     assert listed(table, paths.CLAIMS, BY_HAND, source()) == []
@@ -160,7 +163,7 @@ def test_cl006_a_clone_bound_by_hand_holds_its_source_while_it_is_pending(table)
 
 
 def test_cl009_such_a_clone_that_vanished_frees_its_source(table):
-    """CL-009: seen by no event, as any other."""
+    """CL-009: The watcher may miss the clone's delete event, as of any other object."""
     see(table, paths.CLAIMS, BY_HAND, source())
     table.begin_list(paths.CLAIMS)
     assert listed(table, paths.CLAIMS, source()) == []
@@ -168,14 +171,14 @@ def test_cl009_such_a_clone_that_vanished_frees_its_source(table):
 
 
 def test_a_source_whose_protection_ended_is_forgotten(table):
-    """CL-005: the object stays for a moment, for the finalizers of others."""
+    """CL-005: Other controllers' finalizers may keep the object for a while."""
     assert see(table, paths.CLAIMS, source()) == [CLONING]
     assert see(table, paths.CLAIMS, source(finalizers=["other"])) == []
     assert (table.all_keys(), table.counts()["cloning"]) == ([], 0)
 
 
 def test_c150_a_list_adds_only_sources_that_are_new(table):
-    """M-017: one made anew under its name is another one."""
+    """M-017: A source created again under the same name counts as new."""
     assert see(table, paths.CLAIMS, source()) == [CLONING]
     table.begin_list(paths.CLAIMS)
     assert listed(table, paths.CLAIMS, source()) == []
@@ -185,14 +188,14 @@ def test_c150_a_list_adds_only_sources_that_are_new(table):
 
 @pytest.mark.parametrize("own", ["a", "b"])
 def test_cl005_a_source_is_its_own_drivers_work_first(table, own):
-    """CL-005: any driver that clones may do it."""
+    """CL-005: Its own driver is preferred to another driver that can clone."""
     cloning = [FOO | {"name": name, "queue_name": name} for name in ("a", "b")]
     table.set_drivers(cloning)
     assert see(table, paths.CLAIMS, source(provisioner=own)) == [f"cloning|{own}|default/src|s1"]
 
 
 def test_cl005_a_source_that_nobody_provisioned_is_anybodys_work(table):
-    """CL-005: a claim bound by hand has no annotation at all."""
+    """CL-005: A claim bound by hand has no annotation, so any driver that can clone may do it."""
     item = source(provisioner=None)
     item.metadata.annotations = None
     assert see(table, paths.CLAIMS, item) == [CLONING]

@@ -1,4 +1,4 @@
-"""Records of attempts in Redis and their copies in ConfigMaps: written, marked, dropped (M-010)."""
+"""Intents in Redis and their copies in ConfigMaps are written, marked and dropped (M-010)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def lease(world):
 
 
 def test_sec4_a_claim_of_64_kib_is_the_largest(world, keeping, lease, monkeypatch):
-    """SEC-4: to the last byte, as the page promises."""
+    """SEC-4: The limit is exact to the byte, as documented."""
     size = len(encode(INTENT.claim))
     monkeypatch.setattr(safekeeping, "CLAIM_BYTES", size - 1)
     with pytest.raises(RecordTooLarge):
@@ -58,7 +58,7 @@ def test_sec4_a_claim_of_64_kib_is_the_largest(world, keeping, lease, monkeypatc
 
 
 def test_a_failed_attempt_has_no_copy(world, keeping, lease):
-    """Nothing is in progress: a copy would only bring it back after a lost Redis."""
+    """No attempt is in progress, and a copy would restore one after Redis lost its data."""
     kept = keeping.copy(lease, INTENT)
     assert kept.has_copy
     assert set(world.kube.kind("configmaps")) == {COPY}
@@ -68,7 +68,7 @@ def test_a_failed_attempt_has_no_copy(world, keeping, lease):
 
 
 def test_while_its_copy_cannot_be_removed_a_failed_attempt_knows_of_it(world, keeping, lease):
-    """It says that there is one, so that it is removed later."""
+    """The intent records that the copy exists, so the copy is removed later."""
     kept = keeping.copy(lease, INTENT)
     world.kube.fail["delete_config_map"] = [REFUSED]
     failed = replace(kept, is_copied=False).failed()
@@ -77,7 +77,7 @@ def test_while_its_copy_cannot_be_removed_a_failed_attempt_knows_of_it(world, ke
 
 
 def test_a_saved_volume_leaves_the_record_of_a_call_that_may_still_run(world, keeping, lease):
-    """The PV is there, so it is not saved again; the record holds its deletion back."""
+    """The PV exists, so it is not saved again; the intent delays its deletion."""
     running = replace(INTENT, overtaken=Deadline(9.0))
     world.intents.created(DOMAIN, running.record(), {"metadata": {"name": DOMAIN}})
     keeping.keep_saved(lease, running)
@@ -94,7 +94,7 @@ def test_a_saved_volume_leaves_the_record_of_a_call_that_may_still_run(world, ke
     ],
 )
 def test_record_and_copy_go_together(world, keeping, lease, has_copy, errors, left):
-    """The record is what knows of the copy."""
+    """Only the intent shows that there is a copy."""
     if has_copy:
         keeping.copy(lease, INTENT)
     else:
@@ -123,7 +123,7 @@ def test_a_copy_is_known_wherever_there_may_be_one(
 
 
 def test_a_class_is_taken_from_the_catalog_else_live(world, keeping):
-    """The catalog may be a moment behind; a claim may have no class."""
+    """The shared cache may be slightly out of date, and a claim may have no class."""
     assert keeping.storage_class("fast", None) is None
     world.add_class(provisioner="live")
     assert keeping.storage_class("fast", None)["provisioner"] == "live"
@@ -133,7 +133,7 @@ def test_a_class_is_taken_from_the_catalog_else_live(world, keeping):
 
 
 def steps(world, *, loses_before=None):
-    """The effects announced; from `loses_before` on another worker owns the volume."""
+    """Record the announced steps; from `loses_before` on, another worker owns the volume."""
     reached = []
 
     def reach(step, lease):
@@ -145,14 +145,14 @@ def steps(world, *, loses_before=None):
 
 
 def count(world, call):
-    """How often the API server is asked for something."""
+    """Record each such request to the API server."""
     asked, real = [], getattr(world.kube, call)
     setattr(world.kube, call, lambda *args: asked.append(args) or real(*args))
     return asked
 
 
 def test_m010_an_answer_ends_the_call_for_everybody(world, claim):
-    """M-010: nobody waits for the deadline of a call whose volume is recorded."""
+    """M-010: No worker waits for the deadline of a call whose volume is recorded."""
     world.kube.fail["create_volume"] = [Unreachable("no answer")]
     seen = {}
     world.client.answers = [lambda _: seen.update(world.intents.intents[DOMAIN]) or SLOW, None]
@@ -165,7 +165,7 @@ def test_m010_an_answer_ends_the_call_for_everybody(world, claim):
 
 
 def test_p401_an_unknown_end_is_announced_before_it_is_copied(world, claim):
-    """I-7, P-401: a process may die there too."""
+    """I-7, P-401: A process may die before this step too."""
     reached = steps(world)
     world.client.answers = [SLOW]
     world.claim_pass(claim)
@@ -174,11 +174,12 @@ def test_p401_an_unknown_end_is_announced_before_it_is_copied(world, claim):
 
 
 def test_m010_each_slow_call_writes_a_copy_of_its_own_once(world, claim):
-    """M-010: that of an earlier attempt has another deadline, and perhaps another class."""
+    """M-010: The copy of an earlier attempt has another deadline, and perhaps another class."""
     copies = count(world, "apply_config_map")
     world.client.answers, world.client.is_slow = [SLOW], True
     world.claim_pass(claim)
-    # For the time it took, once more with its uid, and for its end, which is not known.
+    # The first copy is written during the call, the second adds its UID, and the third its unknown
+    # outcome.
     assert len(copies) == 3
     world.kube.fail["create_volume"] = [Unreachable("no answer")]
     world.claim_pass(claim)
@@ -186,7 +187,7 @@ def test_m010_each_slow_call_writes_a_copy_of_its_own_once(world, claim):
 
 
 def test_g9_a_slow_call_whose_lease_is_lost_leaves_the_copy_to_the_next_owner(world, claim):
-    """G9."""
+    """G9: A worker without the lease must not write the copy."""
     reached = steps(world, loses_before=Step.CREATE_VOLUME)
     world.client.is_slow = True
     world.claim_pass(claim)
@@ -204,7 +205,7 @@ def test_g9_a_slow_call_whose_lease_is_lost_leaves_the_copy_to_the_next_owner(wo
 def test_d008_an_attempt_that_cannot_be_recorded_forgets_nothing(
     world, claim, monkeypatch, earlier, left, state
 ):
-    """D-008, SEC-4: what an earlier call may have made stays known."""
+    """D-008, SEC-4: The intent of an earlier call is kept: that call may have made a volume."""
     world.client.answers = list(earlier)
     for _ in earlier:
         world.claim_pass(claim)
@@ -216,7 +217,7 @@ def test_d008_an_attempt_that_cannot_be_recorded_forgets_nothing(
 
 
 def test_a_final_error_after_an_unknown_end_leaves_the_record_alone(world, claim):
-    """T-058: marked as failed, without a copy that nobody would look for."""
+    """T-058: The intent is marked as failed and has no copy, which no worker would look for."""
     world.client.answers = [SLOW, CsiError(13, "no")]
     world.claim_pass(claim)
     world.claim_pass(claim)

@@ -1,4 +1,4 @@
-"""A volume that exists is saved, however long the API server refuses (M-011, L-080, L-084)."""
+"""A volume that exists gets its PV, however long the API server refuses (M-011, L-080, L-084)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WEBHOOK = ServerError(500, "InternalError", "failed calling webhook: no endpoint
     ],
 )
 def test_c051_d040_a_refused_save_is_told_and_tried_again(world, claim, error):
-    """The PV is remembered; no second CreateVolume."""
+    """The PV is recorded, so CreateVolume is not called a second time."""
     world.kube.fail["create_volume"] = [error] * 3
     for _ in range(3):
         outcome = world.claim_pass(claim)
@@ -53,7 +53,7 @@ def test_c051_d040_a_refused_save_is_told_and_tried_again(world, claim, error):
     ],
 )
 def test_a_busy_api_server_is_nothing_to_tell_the_user(world, claim, error):
-    """COR-15: the PV is fine and is saved as soon as there is room; no event each time."""
+    """COR-15: The PV is valid and will be saved, so no event is emitted."""
     world.kube.fail["create_volume"] = [error] * 3
     assert [world.claim_pass(claim).action for _ in range(3)] == [Action.RETRY] * 3
     assert world.events.warnings() == []
@@ -72,7 +72,7 @@ POLICY = ForbiddenError(422, "Invalid", "ValidatingAdmissionPolicy 'p' denied re
 
 
 def test_a_policy_that_refuses_with_422_keeps_the_volume(world, claim):
-    """G8: the volume is fine, and whoever wrote the policy may change it."""
+    """G8: The volume is fine, and the policy may be changed."""
     world.kube.fail["create_volume"] = [POLICY] * 2
     for _ in range(2):
         assert world.claim_pass(claim).action is Action.RETRY
@@ -83,7 +83,7 @@ def test_a_policy_that_refuses_with_422_keeps_the_volume(world, claim):
 
 @pytest.mark.parametrize("error", UNSAVABLE)
 def test_a_volume_that_no_valid_pv_can_hold_is_asked_for_again(world, claim, error):
-    """L-083: only another answer of the driver can help."""
+    """L-083: Only a different answer of the driver can help, so the driver is called again."""
     world.kube.fail["create_volume"] = [error] * 2
     assert world.claim_pass(claim).action is Action.RETRY
     assert world.claim_pass(claim).action is Action.RETRY
@@ -97,7 +97,7 @@ def test_a_volume_that_no_valid_pv_can_hold_is_asked_for_again(world, claim, err
 
 @pytest.mark.parametrize("error", UNSAVABLE)
 def test_such_a_volume_is_deleted_once_its_claim_is_gone(world, claim, error):
-    """Nothing else would ever delete it: there is no PV and never will be."""
+    """Without a PV nothing else would ever delete the volume."""
     world.kube.fail["create_volume"] = [error] * 9
     world.claim_pass(claim)
     world.drop_claim()
@@ -111,7 +111,7 @@ def test_such_a_volume_is_deleted_once_its_claim_is_gone(world, claim, error):
 
 
 def test_its_record_stays_until_its_copy_is_gone(world, claim):
-    """M-010: the copy alone would bring the attempt back, for a volume that is deleted."""
+    """M-010: The copy alone would restore the attempt, although its volume is deleted."""
     world.kube.fail["create_volume"] = [InvalidError(422, "Invalid", "bad")] * 9
     world.claim_pass(claim)
     world.drop_claim()
@@ -154,7 +154,10 @@ def test_c053_the_volume_of_a_deleted_claim_is_saved_without_event(world, claim)
 
 
 def test_c054_c055_no_volume_is_deleted_because_saving_fails(world, claim):
-    """The library's other store would delete it; the CSI provisioner's never does (L-080)."""
+    """The library's default store would delete the volume.
+
+    The CSI provisioner's never does (L-080).
+    """
     world.kube.fail["create_volume"] = [QUOTA] * 10
     for _ in range(10):
         world.claim_pass(claim)
@@ -163,7 +166,7 @@ def test_c054_c055_no_volume_is_deleted_because_saving_fails(world, claim):
 
 
 def test_c003_an_equal_volume_that_exists_is_success(world, claim):
-    """L-084: claimRef UID and handle are compared."""
+    """L-084: The claimRef's UID and the volume handle are compared."""
     other = World()
     other.add_class()
     other.claim_pass(other.add_claim())
@@ -192,13 +195,13 @@ def test_c058_a_foreign_volume_of_that_name_is_told_and_left_alone(world, claim,
     (told,) = world.events.warnings()
     assert "already exists and belongs to another claim or volume" in told
     assert world.client.deleted == []
-    # The stranger goes: the volume is saved at last.
+    # Once the other PV is deleted, the volume's PV is saved.
     world.kube.drop("persistentvolumes", DOMAIN)
     assert world.claim_pass(claim).action is Action.DONE
 
 
 def test_c058_two_claims_with_one_truncated_name():
-    """D-005: the second claim never gets the first one's volume."""
+    """D-005: The second claim never gets the first claim's volume."""
     world = World(Settings(provision=ProvisionSettings(volume_name_uuid_length=1)))
     world.add_class()
     world.claim_pass(world.add_claim("one", "a1"))
@@ -209,7 +212,7 @@ def test_c058_two_claims_with_one_truncated_name():
 
 
 def test_c056_a_recorded_volume_is_saved_without_asking_the_driver_again(world, claim):
-    """M-011: as after a death between the record and the save."""
+    """M-011: A worker that dies between recording and saving the volume leaves this state."""
     other = World()
     other.add_class()
     other.kube.fail["create_volume"] = [Unreachable("died here")]
@@ -221,7 +224,7 @@ def test_c056_a_recorded_volume_is_saved_without_asking_the_driver_again(world, 
 
 
 def test_c057_a_recorded_call_of_a_deleted_claim_is_run_to_its_end(world, claim):
-    """M-010: as after a death between the record and the call."""
+    """M-010: A worker that dies between the record and the call leaves this state."""
     world.client.answers = [CsiError(14, "died here")]
     world.claim_pass(claim)
     world.intents.intents[DOMAIN]["stage"] = "calling"
@@ -234,13 +237,13 @@ def test_c057_a_recorded_call_of_a_deleted_claim_is_run_to_its_end(world, claim)
 
 
 def test_the_copy_is_removed_before_the_key_is_done(world, claim):
-    """A ConfigMap left behind would make a deleted volume anew after Redis lost its data."""
+    """After a loss of Redis, a leftover ConfigMap would create a deleted volume again."""
     world.client.answers = [CsiError(4, "slow"), default_answer]
     world.claim_pass(claim)
     world.kube.fail["delete_config_map"] = [ServerError(503, "ServiceUnavailable", "busy")]
     assert world.claim_pass(claim).action is Action.RETRY
     assert world.intents.intents[DOMAIN]["stage"] == "saved"
-    assert world.intents.unsaved == {}  # a PV that is deleted meanwhile is not made again
+    assert world.intents.unsaved == {}  # a PV that is deleted in the meantime is not created again
     assert world.claim_pass(claim).action is Action.DONE
     assert world.intents.intents == {}
     assert world.kube.kind("configmaps") == {}
@@ -248,7 +251,7 @@ def test_the_copy_is_removed_before_the_key_is_done(world, claim):
 
 
 def test_a_volume_the_api_refuses_is_remembered_outside_of_redis_too(world, claim):
-    """Nothing else would know of it once its claim is deleted and Redis lost its data."""
+    """After its claim is deleted and Redis has lost its data, only the copy shows the volume."""
     world.kube.fail["create_volume"] = [QUOTA] * 2
     world.claim_pass(claim)
     assert set(world.kube.kind("configmaps")) == {"csi-fleet-intent-pvc-u1"}

@@ -1,4 +1,4 @@
-"""What saving a volume does beside the PV: copies, events, figures; what is asked again later."""
+"""Saving a volume besides its PV: copies, events, metrics and later retries."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ AWAY = Unreachable("connection refused")
 
 
 def announced(world):
-    """The effects of the passes from now on."""
+    """Record the steps of all reconciles from now on."""
     reached: list[Step] = []
     world.runtime.effects.steps = SimpleNamespace(reach=lambda step, _lease: reached.append(step))
     return reached
 
 
 def calls(world, name):
-    """What the API server is asked from now on by that call."""
+    """Record the arguments of this API call from now on."""
     asked, real = [], getattr(world.kube, name)
     setattr(world.kube, name, lambda *args: asked.append(args) or real(*args))
     return asked
 
 
 def figure(world, name):
-    """A counter of upstream's metrics, for claims of class `fast` without a source."""
+    """Return an upstream counter for claims of class `fast` without a data source."""
     labels = {"class": "fast", "source": ""}
     full = f"controller_persistentvolumeclaim_{name}_total"
     return world.runtime.metrics.registry.get_sample_value(full, labels) or 0
@@ -59,7 +59,7 @@ def figure(world, name):
     ],
 )
 def test_m010_a_volume_that_waits_for_its_pv_is_known_outside_of_redis(world, claim, error):
-    """M-010: it may wait for hours; it is copied once, and nothing gives it up (L-080)."""
+    """M-010: Saving may take hours. The intent is copied, and retries have no limit (L-080)."""
     world.kube.fail["create_volume"] = [error] * 3
     copies = calls(world, "apply_config_map")
     outcomes = [world.claim_pass(claim) for _ in range(3)]
@@ -69,7 +69,7 @@ def test_m010_a_volume_that_waits_for_its_pv_is_known_outside_of_redis(world, cl
 
 
 def test_m010_a_copy_that_was_perhaps_not_written_is_written_again(world, claim):
-    """The API server was away for a moment and then refuses the PV for hours."""
+    """The API server is briefly unavailable and then refuses the PV for hours."""
     world.kube.fail["create_volume"] = [AWAY, QUOTA, QUOTA]
     world.kube.fail["apply_config_map"] = [AWAY]
     copies = calls(world, "apply_config_map")
@@ -93,7 +93,7 @@ def test_m010_a_copy_that_was_perhaps_not_written_is_written_again(world, claim)
     ],
 )
 def test_i7_every_effect_of_a_save_that_fails_is_announced(world, claim, error, ends_with):
-    """I-7: a process may die before each of them."""
+    """I-7: A process may die before each of these steps."""
     world.kube.fail["create_volume"] = [error]
     reached = announced(world)
     world.claim_pass(claim)
@@ -101,7 +101,7 @@ def test_i7_every_effect_of_a_save_that_fails_is_announced(world, claim, error, 
 
 
 def test_a_volume_whose_record_is_lost_is_saved_all_the_same(world, claim):
-    """Redis lost one of the two: there is nothing to copy, and the volume is still there."""
+    """Redis lost the intent but not the volume's PV, so the PV can be saved but not copied."""
     world.kube.fail["create_volume"] = [AWAY, QUOTA]
     world.kube.fail["apply_config_map"] = [QUOTA]
     world.claim_pass(claim)
@@ -115,7 +115,7 @@ def test_a_volume_whose_record_is_lost_is_saved_all_the_same(world, claim):
 
 
 def test_c002_a_volume_that_was_saved_and_is_gone_is_made_anew(world, claim):
-    """C-002: the mark says only that it was there a moment ago."""
+    """C-002: The mark shows only that the volume existed earlier."""
     world.intents.saved.add(DOMAIN)
     assert world.claim_pass(claim).action is Action.DONE
     assert set(world.volumes()) == {DOMAIN}
@@ -123,7 +123,7 @@ def test_c002_a_volume_that_was_saved_and_is_gone_is_made_anew(world, claim):
 
 
 def test_a_saved_volume_whose_call_may_run_twice_keeps_its_record(world, claim):
-    """The process before died in its call: until that ends, no deletion (D-008)."""
+    """D-008: An earlier process died in its call, so nothing is deleted until that call is over."""
     world.client.answers = [CsiError(4, "slow")]
     world.claim_pass(claim)
     now = world.clock()
@@ -174,7 +174,7 @@ FOUND = {"metadata": {"uid": "u1"}}
 def test_c053_a_claim_that_went_during_a_long_call_gets_no_event(
     monkeypatch, seconds, live, now, asked, expected
 ):
-    """C-053: asked again only when what is known is a second old or more."""
+    """C-053: The claim is read again only if it was last read at least a second ago."""
     reads = []
 
     def read_claim():
@@ -207,7 +207,7 @@ def in_tree(handle, uid="u1"):
     ids=["the same", "another disk", "another claim"],
 )
 def test_l084_a_migrated_volume_is_known_by_its_in_tree_source(found, expected):
-    """L-084, P-612: it is stored without a CSI handle."""
+    """L-084, P-612: Such a volume is stored without a CSI handle."""
     assert saving.is_same(found, in_tree("disk-1")) is expected
 
 
@@ -222,7 +222,7 @@ def test_l084_a_migrated_volume_is_known_by_its_in_tree_source(found, expected):
     ],
 )
 def test_l095_every_attempt_is_counted_by_its_end(world, claim, errors, answers, counted):
-    """L-095: by class and source."""
+    """L-095: The counters have the labels class and source."""
     world.kube.fail["create_volume"], world.client.answers = errors, answers
     world.claim_pass(claim)
     assert (figure(world, "provision"), figure(world, "provision_failed")) == counted
@@ -230,7 +230,7 @@ def test_l095_every_attempt_is_counted_by_its_end(world, claim, errors, answers,
 
 @pytest.mark.parametrize("is_busy", [False, True])
 def test_a_volume_without_pv_is_forgotten_once_it_is_deleted(world, claim, is_busy):
-    """L-083: no PV will ever lead to its deletion; until then its record stays."""
+    """L-083: Without a PV nothing else deletes the volume, so its intent is kept until then."""
     world.kube.fail["create_volume"] = [BAD] * 9
     world.claim_pass(claim)
     world.drop_claim()
@@ -242,7 +242,7 @@ def test_a_volume_without_pv_is_forgotten_once_it_is_deleted(world, claim, is_bu
 
 
 def test_issue_1469_a_pv_that_is_gone_by_the_time_it_is_looked_at(world, claim):
-    """Issue 1469: it was in the way of ours a moment ago; the next save will do."""
+    """Issue 1469: The existing PV is gone when it is read, so the next attempt can save the PV."""
     world.kube.add("persistentvolumes", {"metadata": {"name": DOMAIN}, "spec": {}})
     world.kube.fail["get_volume"] = [NotFoundError(404, "NotFound", "gone")]
     outcome = world.claim_pass(claim)

@@ -1,4 +1,4 @@
-"""What a driver's record tells the watcher's rules, and what it means where it is silent."""
+"""How the watcher's rules read a driver's registration, and the defaults of missing fields."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def view(**record):
 
 
 def test_a_record_that_says_little_is_of_a_plain_csi_driver():
-    """L-072: a CSI driver's volumes carry the finalizer unless its record says otherwise."""
+    """L-072: Volumes of a CSI driver have the finalizer unless the registration says otherwise."""
     assert view() == DriverView(
         name="d",
         queue_name="d",
@@ -29,7 +29,7 @@ def test_a_record_that_says_little_is_of_a_plain_csi_driver():
 
 
 def test_a_record_that_says_everything():
-    """L-026, L-072, L-078, CL-004; what another controller wrote there is no concern of ours."""
+    """L-026, L-072, L-078, CL-004: Fields of other controllers are ignored."""
     said = view(
         queue_name="d@n1",
         in_tree_name="kubernetes.io/d",
@@ -73,7 +73,7 @@ def test_cap020_who_needs_nodes(record, expected):
 
 
 def test_a_drivers_own_name_is_stronger_than_anothers_alias():
-    """L-071: a volume of `b` is b's, though `a` says it answers to that name as well."""
+    """L-071: A volume of `b` belongs to driver b, although driver a has the alias `b`."""
     drivers = Drivers.of([view(name="b"), view(name="a", additional_names=["b", "old"])])
     assert drivers.owners == {"a": "a", "b": "b", "old": "a"}
     assert [one.name for one in drivers.views()] == ["a", "b"]

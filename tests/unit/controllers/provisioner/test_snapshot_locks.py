@@ -1,4 +1,4 @@
-"""The provisioner and our snapshotter keep out of each other's way (SNQ-003)."""
+"""The provisioner and the snapshotter exclude each other with locks (SNQ-003)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VOLUME = {
 
 @dataclass
 class Queue:
-    """Grants what is not busy."""
+    """Grants each lock that is not busy."""
 
     busy: set[str] = field(default_factory=set)
     asked: list[Lock] = field(default_factory=list)
@@ -39,7 +39,7 @@ def world(*, can_be_cut: bool = True, busy: str = "") -> Any:
 
 
 def test_no_volume_is_deleted_while_it_is_cut():
-    """The lock is the storage's volume: the snapshotter, anywhere, knows no PV."""
+    """The lock names the volume in the storage, because no snapshotter knows PVs."""
     runtime, driver = world(busy="d#h1")
     outcome = VolumePass(runtime, driver, None, None, None, None).being_cut(VOLUME)  # type: ignore[arg-type]
     assert outcome is not None
@@ -49,7 +49,7 @@ def test_no_volume_is_deleted_while_it_is_cut():
 
 
 def test_p612_a_migrated_volume_is_cut_by_its_csi_name():
-    """P-612: the snapshotter knows the driver's handle alone, which no in-tree volume says."""
+    """P-612: The snapshotter knows only the driver's handle, which an in-tree volume lacks."""
     source = {"gcePersistentDisk": {"pdName": "disk-1"}}
     labels = {"topology.kubernetes.io/zone": "z1"}
     volume = {"metadata": {"name": "pv1", "uid": "u", "labels": labels}, "spec": source}
@@ -62,14 +62,14 @@ def test_p612_a_migrated_volume_is_cut_by_its_csi_name():
 
 @pytest.mark.parametrize("volume", [VOLUME, {"metadata": {"name": "pv1"}, "spec": {}}])
 def test_drivers_without_snapshots_and_volumes_without_handle_cost_nothing(volume):
-    """The deletion itself tells what is wrong with the PV."""
+    """The deletion itself reports what is wrong with the PV."""
     runtime, driver = world(can_be_cut=volume is not VOLUME)
     assert VolumePass(runtime, driver, None, None, None, None).being_cut(volume) is None  # type: ignore[arg-type]
     assert runtime.queue.asked == []
 
 
 def test_a_restore_waits_for_a_deletion_under_way():
-    """No event and no back-off step for the claim."""
+    """The claim gets no event, and its back-off doesn't grow."""
     runtime, driver = world(busy="snapshot-content:c")
     work: Any = SimpleNamespace(runtime=runtime, driver=driver, lease=None)
     with pytest.raises(TransientError, match="snapshot content c is being deleted"):
@@ -79,7 +79,7 @@ def test_a_restore_waits_for_a_deletion_under_way():
 
 
 class Snapshots:
-    """One snapshot, which may not be written by all."""
+    """One snapshot; writing it may be forbidden."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.body: dict[str, Any] = {"metadata": {"name": "s", "namespace": "ns"}}
@@ -98,7 +98,7 @@ class Snapshots:
 
 @pytest.mark.parametrize("error", [None, ForbiddenError(403, "Forbidden", "no")])
 def test_a_snapshot_under_restore_is_kept_where_that_is_allowed(error):
-    """P-217: without the right to it the restore goes on."""
+    """P-217: Without the permission to write the snapshot, the restore continues."""
     kube = Snapshots(error)
     effects = SimpleNamespace(kube=kube, reach=lambda *_: None)
     work: Any = SimpleNamespace(runtime=SimpleNamespace(effects=effects), lease=None)

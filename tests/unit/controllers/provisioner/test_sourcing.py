@@ -1,4 +1,4 @@
-"""What a volume is copied from: read, checked, held and protected, and let go of at the end."""
+"""The source of a volume is read, checked, locked and protected, and finally released."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CINDER = "cinder.csi.openstack.org"
 
 @pytest.fixture
 def world():
-    """A world with snapshots and locks; `reached` are the effects announced."""
+    """Return a world with snapshots and locks; `reached` has the announced steps."""
     world: Any = World()
     world.kube, world.queue, world.reached = SnapshotKube(), FakeQueue(), []
     steps = SimpleNamespace(reach=lambda step, _lease: world.reached.append(step))
@@ -42,14 +42,14 @@ def world():
 
 
 def work_of(world, claim):
-    """A pass over the claim."""
+    """Return a reconcile of the claim."""
     key = claim_key(DRIVER, "default", claim["metadata"]["name"], claim["metadata"]["uid"])
     lease = world.lease(key, "pvc-u1")
     return ClaimWork(world.runtime, world.driver, key, lease, backend_of(world.driver), world.own)
 
 
 def claim_from(world, source, **fields):
-    """A claim to be made from the source, and that source as it is known."""
+    """Add a claim with this data source, and return it with its normalized source."""
     claim = world.add_claim(**{"dataSource": source} | fields)
     return claim, normalise(claim, cross_namespace=True)
 
@@ -92,7 +92,7 @@ def finalizers_of(world, kind):
 def test_p217_p226_a_source_is_protected_by_whoever_copies_from_it(
     world, source, add, content, locks, protect, is_protected
 ):
-    """P-217, P-226, D-011, SNQ-003: once, and by nobody who only looks at it."""
+    """P-217, P-226, D-011, SNQ-003: The finalizer is added once, and never by a mere check."""
     protection = PROTECTION[source["kind"]]
     add(world, *([protection] if is_protected else []))
     claim, found = claim_from(world, source)
@@ -106,7 +106,7 @@ def test_p217_p226_a_source_is_protected_by_whoever_copies_from_it(
 
 
 def test_d004_a_clone_of_an_in_tree_volume_is_of_its_csi_form(world):
-    """D-004: the driver knows no other."""
+    """D-004: The driver knows only the CSI form."""
     world.driver = replace(world.driver, name=CINDER)
     add_source_claim(world, stored={"cinder": {"volumeID": "disk-1"}})
     claim, found = claim_from(world, CLONE)
@@ -115,7 +115,7 @@ def test_d004_a_clone_of_an_in_tree_volume_is_of_its_csi_form(world):
 
 
 class Log:
-    """What operators are told."""
+    """Records the warnings for operators."""
 
     def __init__(self):
         self.warnings = []
@@ -125,7 +125,7 @@ class Log:
 
 
 def test_d034_operators_are_told_why_a_source_cannot_be_used(world, monkeypatch):
-    """D-034: the event has the reference's text, the log the cause as well."""
+    """D-034: The event has csi-provisioner's text; the log also has the cause."""
     log = Log()
     monkeypatch.setattr(sourcing, "_log", log)
     claim, found = claim_from(world, CLONE)
@@ -148,7 +148,7 @@ def test_a_cause_that_the_user_was_told_is_not_told_twice(world, monkeypatch):
 
 @pytest.mark.parametrize(("size", "is_told"), [("1Ki", False), ("1", True)])
 def test_p212_a_volume_that_must_grow_is_told_of(world, monkeypatch, size, is_told):
-    """P-212: larger than its snapshot, which not every driver can do."""
+    """P-212: The volume is larger than its snapshot, which not every driver supports."""
     monkeypatch.setattr(sourcing, "_log", log := Log())
     add_snapshot(world, size=size)
     claim, found = claim_from(world, SNAPSHOT)
@@ -178,7 +178,7 @@ def grant(namespace="there", of="default"):
 def test_p204_a_source_elsewhere_needs_its_owners_grant(
     world, reference, grants, asked, is_allowed
 ):
-    """P-204, P-205: read in the namespace of the source, and only there."""
+    """P-204, P-205: Grants are read only in the namespace of the source."""
     seen = []
     world.kube.list_reference_grants = lambda namespace: seen.append(namespace) or iter(grants)
     claim, found = claim_from(world, None, dataSourceRef=reference)
@@ -196,7 +196,7 @@ VOLUME = csi.VolumeContentSource.VolumeSource(volume_id="v")
 
 
 def other(phase="Pending", source=SNAPSHOT, namespace="default"):
-    """Another claim; without `phase` the API server has not looked at it yet."""
+    """Return another claim; `phase=None` means that it has no status yet."""
     return {
         "metadata": {"name": "other", "namespace": namespace, "uid": "u2"},
         "spec": {"dataSource": source} if source else {},
@@ -205,7 +205,7 @@ def other(phase="Pending", source=SNAPSHOT, namespace="default"):
 
 
 def by_reference(namespace="default"):
-    """A claim that names the snapshot as one of another namespace has to, by `dataSourceRef`."""
+    """Return a claim that names the snapshot by `dataSourceRef`, as another namespace requires."""
     claim = other(source=None, namespace=namespace)
     return claim | {"spec": {"dataSourceRef": SNAPSHOT | {"namespace": "default"}}}
 
@@ -227,7 +227,7 @@ def by_reference(namespace="default"):
     ],
 )
 def test_d015_a_snapshot_is_let_go_of_by_the_last_that_needs_it(world, others, is_needed):
-    """P-218, D-015: the claim itself is still pending then."""
+    """P-218, D-015: At that time the claim itself is still pending."""
     add_snapshot(world, FINALIZER_SNAPSHOT_SOURCE)
     claim, _ = claim_from(world, SNAPSHOT)
     for one in others:
@@ -239,7 +239,7 @@ def test_d015_a_snapshot_is_let_go_of_by_the_last_that_needs_it(world, others, i
 
 @pytest.mark.parametrize("crosses", [True, False], ids=["gate on", "gate off"])
 def test_d015_a_claim_of_another_namespace_counts_where_it_may_restore(world, crosses):
-    """D-015, D-017: with the gate off no such claim is ever served, and one namespace is listed."""
+    """D-015, D-017: With the gate off, such a claim is never served and one namespace is listed."""
     gates = FeatureGates(cross_namespace_volume_data_source=crosses)
     world.driver = replace(world.driver, settings=Settings(gates=gates))
     add_snapshot(world, FINALIZER_SNAPSHOT_SOURCE)
@@ -250,7 +250,7 @@ def test_d015_a_claim_of_another_namespace_counts_where_it_may_restore(world, cr
 
 
 def test_d015_a_restore_from_elsewhere_looks_for_others_where_the_snapshot_is(world):
-    """D-015, D-017: a claim beside the snapshot needs it no less."""
+    """D-015, D-017: A claim in the snapshot's namespace may need the snapshot too."""
     gates = FeatureGates(cross_namespace_volume_data_source=True)
     world.driver = replace(world.driver, settings=Settings(gates=gates))
     add_snapshot(world, FINALIZER_SNAPSHOT_SOURCE)
@@ -265,7 +265,10 @@ def test_d015_a_restore_from_elsewhere_looks_for_others_where_the_snapshot_is(wo
     ("stage", "is_needed"), [("calling", True), ("background", True), ("failed", False)]
 )
 def test_d016_a_snapshot_is_left_to_the_restore_of_a_claim_that_is_gone(world, stage, is_needed):
-    """D-015, D-016, SNC-058: its CreateVolume may still copy. Its own record is no other's."""
+    """D-015, D-016, SNC-058: That claim's CreateVolume may still copy data.
+
+    The claim's own intent does not count.
+    """
     add_snapshot(world, FINALIZER_SNAPSHOT_SOURCE)
     claim, _ = claim_from(world, SNAPSHOT)
     world.intents.intents["pvc-u1"] = {"claim": claim, "stage": "calling"}
@@ -276,7 +279,7 @@ def test_d016_a_snapshot_is_left_to_the_restore_of_a_claim_that_is_gone(world, s
 
 @pytest.mark.parametrize("away", [True, False], ids=["Redis is away", "a record of nothing"])
 def test_d016_nothing_is_concluded_from_attempts_that_are_not_known(world, away):
-    """P-218, D-016: the sweep asks again; the volume is saved all the same."""
+    """P-218, D-016: The volume is saved anyway, and the sweep removes the finalizer later."""
     add_snapshot(world, FINALIZER_SNAPSHOT_SOURCE)
     claim, _ = claim_from(world, SNAPSHOT)
     world.intents.intents["pvc-u2"] = {"claim": {"metadata": "x"}, "stage": "calling"}
@@ -292,7 +295,7 @@ def test_d016_nothing_is_concluded_from_attempts_that_are_not_known(world, away)
 
 @pytest.mark.parametrize("source", [None, CLONE], ids=["empty volume", "clone"])
 def test_p218_what_is_made_from_no_snapshot_lets_go_of_none(world, source):
-    """P-218: not even of one that has the same name."""
+    """P-218: This holds even for a snapshot of the same name."""
     add_snapshot(world, FINALIZER_SNAPSHOT_SOURCE)
     claim, _ = claim_from(world, source)
     sourcing.unprotect_snapshot(work_of(world, claim), claim)
@@ -305,7 +308,7 @@ def test_p218_what_is_made_from_no_snapshot_lets_go_of_none(world, source):
     ids=["gone", "forbidden"],
 )
 def test_p218_the_volume_is_saved_whatever_becomes_of_the_finalizer(world, error):
-    """P-218: the sweep does what fails here."""
+    """P-218: The sweep removes the finalizer later."""
     add_snapshot(world, FINALIZER_SNAPSHOT_SOURCE)
     claim, _ = claim_from(world, SNAPSHOT)
     world.kube.fail["update_snapshot"] = [error]

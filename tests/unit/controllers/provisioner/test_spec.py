@@ -1,4 +1,4 @@
-"""The provisioner as data: its flags, what a driver may have for itself, what is watched for it."""
+"""The provisioner's spec: its flags, their values per driver, and the resources to watch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from workers.controllers.provisioner.spec import FLAGS, SPEC, UID_LENGTH
 from workers.kube import paths
 
-# Name: default, and whether a driver of the drivers file may have a value of its own.
+# Each flag's name, default, and whether the drivers file can set it per driver.
 TABLE = {
     "timeout": ("10s", True),
     "volume-name-prefix": ("pvc", True),
@@ -34,7 +34,7 @@ TABLE = {
 
 
 def test_flags_have_the_references_defaults_and_drivers_their_own_values():
-    """Sweep and node deployment are of the process, not of one driver."""
+    """The flags of the sweep and of node deployment apply to the whole process."""
     assert {flag.name: (flag.default, flag.per_driver) for flag in FLAGS} == TABLE
 
 
@@ -43,7 +43,7 @@ def test_flags_have_the_references_defaults_and_drivers_their_own_values():
     [(-2, False), (-1, True), (0, False), (1, True), (2, True), (32, True), (33, False)],
 )
 def test_p121_a_uid_is_kept_whole_or_to_32_characters(length, is_taken):
-    """A UID has 32 characters without its dashes; names of none would all be the same."""
+    """A UID has 32 characters without its dashes; with a length of 0 all names would be equal."""
     assert UID_LENGTH.is_met(length) is is_taken
 
 
@@ -59,7 +59,7 @@ def test_p121_a_uid_is_kept_whole_or_to_32_characters(length, is_taken):
     ],
 )
 def test_a_tenant_does_not_choose_what_the_scheduler_reads_of_a_volume(text, is_taken):
-    """Nor does a flag have so many keys that requests and PVs grow without a limit."""
+    """The number of keys is limited too, so requests and PVs stay small."""
     flag = next(one for one in FLAGS if one.name == "claim-labels-to-pv")
     assert (flag.problem(flag.parse(text)) == "") is is_taken
 
@@ -89,10 +89,10 @@ EVERY = [PLAIN, TOPOLOGY, CAPACITY, CAPACITY_OF_NODE, ATTACHES]
     ids=lambda value: getattr(value, "plural", None),
 )
 def test_what_is_watched_for_which_driver(resource, needed_by, catalog, metadata_only):
-    """L-078, CAP-020: nodes and attachments are followed only for drivers that need them.
+    """L-078, CAP-020: Nodes and attachments are watched only for drivers that need them.
 
-    Of a node its labels are all that counts, so the API server sends its metadata alone. What is
-    known of objects serves every driver that comes later, so nothing is listed again for it.
+    Only a node's labels matter, so the watcher requests its metadata alone. The stored objects
+    serve every driver, so a new driver causes no relist.
     """
     (watch,) = [one for one in SPEC.watches if one.resource == resource]
     assert [one for one in EVERY if watch.is_needed([one])] == needed_by

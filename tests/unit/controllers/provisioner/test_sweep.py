@@ -1,4 +1,4 @@
-"""Which snapshot finalizers are orphans, and what is concluded from a failed read: nothing."""
+"""Which snapshot finalizers are orphaned; a failed read proves nothing."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_c125_without_finalizer_no_call(world):
 
 
 def test_d016_attempt_of_a_deleted_claim_protects(world):
-    """C-125: its claim is in no list, the restore may still run."""
+    """C-125: The claim is in no list, but the restore may still run."""
     add_snapshot(world)
     claim = add_claim(world, "Pending")
     world.kube.drop("persistentvolumeclaims", claim["metadata"]["name"], "default")
@@ -137,7 +137,7 @@ def test_d016_attempt_of_a_deleted_claim_protects(world):
     ids=["ended with an error", "of no claim"],
 )
 def test_d016_only_an_attempt_that_may_still_run_protects(world, record):
-    """D-016: what failed for good copies nothing any more; records from Redis are anybody's."""
+    """D-016: A failed attempt no longer copies data; an intent without a claim proves nothing."""
     add_snapshot(world)
     claim = add_claim(world, "Pending")
     world.kube.drop("persistentvolumeclaims", claim["metadata"]["name"], "default")
@@ -157,7 +157,7 @@ def test_d016_only_an_attempt_that_may_still_run_protects(world, record):
     ],
 )
 def test_d016_another_drivers_snapshot_is_left_to_its_own_sweep(world, content, stays):
-    """Its worker alone sees the attempts that restore from it."""
+    """Only that driver's workers see the attempts that restore from the snapshot."""
     add_snapshot(world)
     world.kube.kind("volumesnapshots")["snap"]["status"] = {
         "boundVolumeSnapshotContentName": "content"
@@ -169,7 +169,7 @@ def test_d016_another_drivers_snapshot_is_left_to_its_own_sweep(world, content, 
 
 
 def test_g9_a_sweep_that_lost_its_lease_writes_nothing(world):
-    """G9: another worker sweeps by now."""
+    """G9: Another worker runs the sweep now."""
     add_snapshot(world)
     key = sweep_key(DRIVER)
     lease = world.lease(key, "")
@@ -181,7 +181,7 @@ def test_g9_a_sweep_that_lost_its_lease_writes_nothing(world):
 
 @pytest.mark.parametrize("call", ["list_claims", "list_snapshots"])
 def test_c126_failed_read_removes_nothing(world, call):
-    """SN-004: an empty index after an error would strip every snapshot."""
+    """SN-004: Treating the error as an empty list would remove all finalizers."""
     add_snapshot(world)
     world.kube.fail[call] = [ServerError(500, "InternalError", "no")]
     with pytest.raises(ServerError):
@@ -209,7 +209,7 @@ def test_c126_no_permission_is_quiet(world):
 
 
 def test_sn005_claim_that_comes_meanwhile_protects(world):
-    """C-125: seen by the second look just before the removal."""
+    """C-125: The second check, just before the removal, finds the claim."""
     add_snapshot(world)
     world.kube.fail["list_claims"] = [None, None]
     calls = []
@@ -229,7 +229,7 @@ def test_sn005_claim_that_comes_meanwhile_protects(world):
 
 
 def test_sn005_a_restore_that_begins_meanwhile_protects_though_its_claim_is_gone(world):
-    """SN-005, D-016: the second look asks for attempts under way as well."""
+    """SN-005, D-016: The second check reads the open attempts too."""
     add_snapshot(world)
     claim = add_claim(world, "Pending")
     world.kube.drop("persistentvolumeclaims", claim["metadata"]["name"], "default")
@@ -258,12 +258,12 @@ def test_refused_update_is_left_to_the_next_sweep(world, error):
 
 FIELDS = {"f:metadata": {"f:finalizers": {f'v:"{FINALIZER_SNAPSHOT_SOURCE}"': {}}}}
 OURS = {"manager": "csi-fleet", "time": "1970-01-01T00:01:40Z", "fieldsV1": FIELDS}
-SECONDS = 20.0  # twice the driver's time-out
+SECONDS = 20.0  # twice the driver's timeout
 
 
 @pytest.fixture
 def clocked(world):
-    """A world whose queue's clock the test turns; sweeps share the key's mark."""
+    """Return a world whose queue clock the test sets; all sweeps share the key's state."""
     world.now, world.mark = 1000.0, {}
     driver = replace(world.driver.settings.driver, timeout_seconds=SECONDS / 2)
     settings = replace(world.driver.settings, driver=driver)
@@ -285,7 +285,7 @@ def clocked(world):
 
 @pytest.mark.parametrize("stamp", ["1970-01-01T00:01:40Z", "9999-12-31T00:00:00Z", "", "nonsense"])
 def test_sn005_our_own_finalizer_goes_some_time_after_it_was_found_orphaned(clocked, stamp):
-    """By the queue's clock alone, whatever clock the API server has."""
+    """Only the queue's clock counts, so the API server's clock does not matter."""
     add_snapshot(clocked, uid="s1", managedFields=[OURS | {"time": stamp}])
     assert clocked.turn()
     assert clocked.turn(SECONDS - 1)

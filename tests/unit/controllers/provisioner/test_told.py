@@ -1,4 +1,4 @@
-"""Who else hears of an attempt: the claim's user, and the capacity controller."""
+"""Who is notified of an attempt: the claim's user and the capacity controller."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workers.errors import State
 
 
 def test_p209_another_populator_is_told_of():
-    """The claim is dropped, and its events say who has it now."""
+    """The claim is dropped, and its event says that an external populator provisions it."""
     world = World()
     world.add_class()
     source = {"kind": "MyPopulator", "apiGroup": "x.io", "name": "s"}
@@ -25,7 +25,7 @@ def test_p209_another_populator_is_told_of():
 
 
 class Told:
-    """In the capacity controller's place: what it is told of each attempt."""
+    """A fake capacity controller that records the outcomes it is notified of."""
 
     def __init__(self, world):
         self.outcomes = []
@@ -47,7 +47,7 @@ def test_cap030_capacity_hears_of_every_attempt(world, claim):
 
 
 def test_cap030_capacity_hears_of_what_another_provisions(world):
-    """A populator may have taken of the storage that the class names."""
+    """A populator may have used storage of the pool that the class names."""
     told = Told(world)
     world.add_class()
     source = {"kind": "MyPopulator", "apiGroup": "x.io", "name": "s"}
@@ -63,7 +63,7 @@ def test_cap030_capacity_hears_of_what_another_provisions(world):
 def test_a_pause_of_its_class_is_told_to_a_claim_that_waits_longer_than_a_minute(
     world, claim, seconds, is_told
 ):
-    """An upgrade pauses classes for a moment; nobody needs an event then."""
+    """An upgrade pauses classes briefly, so an event would only disturb."""
     told = []
     world.runtime.pauses = SimpleNamespace(of_class=lambda _: SimpleNamespace(reason="upgrade"))
     world.runtime.lasting = SimpleNamespace(tell=lambda key, cause: told.append(cause))

@@ -1,4 +1,4 @@
-"""Who hears of a pass: its trail for `explain`, the metrics, the capacity controller."""
+"""What a reconcile reports: its history for `explain`, the metrics, and the capacity controller."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BUSY = CsiError(9, "busy")
 
 @pytest.fixture
 def volume(world):
-    """A released PV of class `fast`."""
+    """Return a released PV of class `fast`."""
     metadata = {
         "name": NAME,
         "annotations": {"pv.kubernetes.io/provisioned-by": DRIVER},
@@ -31,14 +31,14 @@ def volume(world):
 
 
 def notes(one_pass):
-    """What a pass leaves for `explain`, without the age of each note."""
+    """Return the history that a reconcile leaves for `explain`, without the age of each entry."""
     with trail.collect():
         one_pass()
         return [line.partition(" ")[2] for line in trail.collected()]
 
 
 def deletions(world):
-    """Upstream's counters and histogram: succeeded, failed, timed."""
+    """Return upstream's counters and histogram: succeeded, failed, timed."""
     return [
         world.runtime.metrics.registry.get_sample_value(
             f"controller_persistentvolume_delete_{name}", {"class": "fast"}
@@ -49,7 +49,7 @@ def deletions(world):
 
 
 def test_l095_a_deletion_is_counted_and_explained(world, volume):
-    """L-095: a failure is counted once for each attempt, and timed only is what succeeded."""
+    """L-095: Each failed attempt is counted once; only a successful deletion is timed."""
     world.client.delete_answers = [BUSY]
     assert notes(lambda: world.volume_pass(NAME)) == [f"error {BUSY}"]
     assert deletions(world) == [0, 1, 0]
@@ -58,7 +58,7 @@ def test_l095_a_deletion_is_counted_and_explained(world, volume):
 
 
 def test_cap030_capacity_hears_of_a_deletion_that_succeeded(world, volume):
-    """CAP-030: the storage has more room then."""
+    """CAP-030: The storage then has more free capacity."""
     told = []
 
     class Publishing:
@@ -74,7 +74,7 @@ def test_cap030_capacity_hears_of_a_deletion_that_succeeded(world, volume):
 
 
 def test_a_failed_attempt_is_explained_and_a_good_one_is_not(world, claim):
-    """The trail has what the events warn of, and no more of them."""
+    """The history has the errors that the warning events report, and nothing else."""
     world.client.answers = [BUSY]
     assert notes(lambda: world.claim_pass(claim)) == [f"error {BUSY}"]
     assert notes(lambda: world.claim_pass(claim)) == []

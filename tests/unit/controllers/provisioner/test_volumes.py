@@ -1,4 +1,4 @@
-"""The outcomes of a PV's pass (P-500 to P-521)."""
+"""Outcomes of reconciling a PV (P-500 to P-521)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AWAY = ServerError(500, "InternalError", "etcd is away")
 
 
 def add_volume(world, phase="Released", policy="Delete", annotations=None, **spec):
-    """A PV of this driver, ready to be deleted."""
+    """Add a PV of this driver that is ready to be deleted."""
     return world.kube.add(
         "persistentvolumes",
         {
@@ -57,7 +57,7 @@ def test_c060_a_released_volume_is_deleted_in_storage_and_api(world):
 
 @pytest.mark.parametrize("finalizers", [[FINALIZER_VOLUME], [FINALIZER_VOLUME, PROTECTION]])
 def test_c060_a_deletion_knows_the_events_of_its_own_writes(world, finalizers):
-    """One reconcile per deletion: the DELETE comes back as an event while the pass runs."""
+    """Each deletion needs one reconcile, although its DELETE causes an event meanwhile."""
     volume = add_volume(world)
     world.volumes()[NAME]["metadata"]["finalizers"] = finalizers
     outcome = world.volume_pass(NAME)
@@ -91,7 +91,7 @@ def test_a_volume_that_is_not_to_be_deleted(world, phase, policy):
 
 @pytest.mark.parametrize("code", range(1, 17))
 def test_c063_t169_every_error_of_the_driver_is_told_and_retried(world, code):
-    """P-515: no classification, NOT_FOUND included."""
+    """P-515: The codes are not classified; NOT_FOUND is an error too."""
     add_volume(world)
     error = CsiError(code, "told to fail")
     world.client.delete_answers = [error]
@@ -144,7 +144,7 @@ def test_c072_retain_gives_the_finalizer_back(world):
 
 
 def test_c077_an_ignored_deletion_leaves_no_trace():
-    """P-506: the PV of another node in node deployment."""
+    """P-506: In node deployment, the PV belongs to another node."""
     world = World()
     object.__setattr__(world.driver, "node_segments", {"zone": "here"})
     terms = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["there"]}]}]
@@ -155,7 +155,7 @@ def test_c077_an_ignored_deletion_leaves_no_trace():
 
 @pytest.mark.parametrize("is_matched", [False, True], ids=["no term matches", "another matches"])
 def test_an_affinity_that_cannot_be_read_is_an_error_if_nothing_matches(is_matched):
-    """P-341, P-506."""
+    """P-341, P-506: The error counts only if no other term matches."""
     world = World()
     object.__setattr__(world.driver, "node_segments", {"zone": "here"})
     wrong = {"matchExpressions": [{"key": "zone", "operator": "Lt", "values": ["x"]}]}
@@ -186,7 +186,7 @@ def test_c078_a_failed_finalizer_patch_repeats_the_deletion(world):
 
 
 def test_a_volume_re_created_under_its_name_is_not_deleted(world):
-    """The UID decided on is the precondition."""
+    """The deletion has the UID of the volume that was read as its precondition."""
     add_volume(world)
 
     def recreate():
@@ -200,7 +200,7 @@ def test_a_volume_re_created_under_its_name_is_not_deleted(world):
 
 @pytest.mark.parametrize("call", ["add_volume_finalizer", "remove_volume_finalizer"])
 def test_the_finalizers_of_a_volume_re_created_under_its_name_stay(world, call):
-    """L-072: patches carry the UID of the volume that was looked at."""
+    """L-072: The patch has the UID of the volume that was read as its precondition."""
     is_added = call.startswith("add")
     add_volume(world, phase="Bound", policy="Delete" if is_added else "Retain")
     stored = world.kube.objects["persistentvolumes", "", NAME]["metadata"]
@@ -218,7 +218,7 @@ def test_the_finalizers_of_a_volume_re_created_under_its_name_stay(world, call):
 
 
 def test_the_deletion_ends_when_its_name_is_taken_anew(world):
-    """Nothing is taken off the volume that has the name now (L-076)."""
+    """L-076: The finalizer of the new volume of that name is kept."""
     add_volume(world)
 
     def recreate():
@@ -232,7 +232,7 @@ def test_the_deletion_ends_when_its_name_is_taken_anew(world):
 
 @pytest.mark.parametrize("is_reported", [True, False], ids=["C-080", "C-081"])
 def test_c080_c081_an_attached_volume(is_reported):
-    """P-510: only drivers with PUBLISH_UNPUBLISH_VOLUME are checked."""
+    """P-510: Attachments are checked only for drivers with PUBLISH_UNPUBLISH_VOLUME."""
     capabilities = {"CREATE_DELETE_VOLUME"} | (
         {"PUBLISH_UNPUBLISH_VOLUME"} if is_reported else set()
     )
@@ -262,7 +262,7 @@ def test_t160_a_volume_without_csi_source(world):
 
 
 def test_t164_t165_the_annotated_secret_or_none(world):
-    """P-511: a missing secret does not hold the deletion up."""
+    """P-511: A missing secret does not block the deletion."""
     named = {SECRET_NAME: "creds", SECRET_NAMESPACE: "default"}
     add_volume(world, annotations=named)
     world.volume_pass(NAME)
@@ -282,7 +282,7 @@ IN_TREE_WORDS = "openstorage.io/auth-secret-{}"
 @pytest.mark.parametrize("provisioner", [PORTWORX, IN_TREE])
 @pytest.mark.parametrize("is_migrated", [False, True])
 def test_without_annotations_the_class_names_the_secret(world, is_migrated, provisioner, words):
-    """P-512, P-513: the in-tree plugin's class in CSI's words, if the volume is the plugin's."""
+    """P-512, P-513: If the volume is the in-tree plug-in's, its class is translated first."""
     world.driver = replace(world.driver, name=PORTWORX, in_tree_name=IN_TREE)
     parameters = {words.format("name"): "creds", words.format("namespace"): "default"}
     world.add_class(provisioner=provisioner, parameters=parameters)
@@ -334,7 +334,7 @@ def test_a_conflict_of_the_deletion_is_somebody_elses_success(world):
 def test_kep2644_a_deleted_volume_that_nobody_is_bound_to_goes_with_its_storage(
     world, phase, claim
 ):
-    """BUG-5: the reference leaves it Terminating for ever."""
+    """BUG-5: csi-provisioner leaves the volume in Terminating forever."""
     add_volume(world, phase=phase, claimRef=claim)
     world.volumes()[NAME]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     assert world.volume_pass(NAME).action is Action.DONE
@@ -343,7 +343,7 @@ def test_kep2644_a_deleted_volume_that_nobody_is_bound_to_goes_with_its_storage(
 
 
 def test_kep2644_a_volume_whose_claim_lives_waits_for_the_binder(world, claim):
-    """It becomes Bound, and Released when the claim goes; both are events."""
+    """The volume becomes Bound, and Released once the claim is deleted; both cause an event."""
     metadata = claim["metadata"]
     reference = {name: metadata[name] for name in ("namespace", "name", "uid")}
     add_volume(world, phase="Available", claimRef=reference)

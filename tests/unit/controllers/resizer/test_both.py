@@ -1,4 +1,4 @@
-"""Which drivers are served, and both steps in one reconcile (section 11.7)."""
+"""Which drivers are served, and both operations in one reconcile (section 11.7)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def values(**changes):
     ],
 )
 def test_what_a_driver_can_do(capabilities, node, expected, serves):
-    """R-003, R-004: node capabilities that are not told count as none (DR-001, DR-002)."""
+    """R-003, R-004: Unknown node capabilities count as none (DR-001, DR-002)."""
     world = ResizerWorld(capabilities=capabilities, node=node)
     assert resizer_of(world.driver) is expected
     assert CONTROLLER.serves(world.driver) is serves
@@ -39,7 +39,7 @@ def test_what_a_driver_can_do(capabilities, node, expected, serves):
 
 @pytest.mark.parametrize("is_served", [True, False], ids=["gate off", "gate and API off"])
 def test_a_driver_that_only_modifies_is_served_without_the_gate(is_served):
-    """R-004: the process idles; it does not end as beside a driver that can neither."""
+    """R-004: The process stays idle; it only exits if the driver supports neither operation."""
     world = ResizerWorld(capabilities=("MODIFY_VOLUME",), node=(), applies_classes=False)
     world.driver.settings.gates.volume_attributes_class = is_served
     assert CONTROLLER.serves(world.driver)
@@ -50,7 +50,7 @@ def test_a_driver_that_only_modifies_is_served_without_the_gate(is_served):
 
 
 def test_a_driver_that_only_modifies_ignores_growth():
-    """R-004."""
+    """R-004: Without EXPAND_VOLUME a larger request is ignored."""
     world = ResizerWorld(capabilities=("MODIFY_VOLUME",), node=())
     world.claim(2, 1)
     world.run()
@@ -58,7 +58,7 @@ def test_a_driver_that_only_modifies_ignores_growth():
 
 
 def test_tr153_tr154_without_the_gate_no_class_is_looked_at():
-    """R-002: resizing goes on whether or not the cluster serves the API."""
+    """R-002: Expansions work whether the cluster serves the API or not."""
     settings = read_settings(values(feature_gates={"VolumeAttributesClass": False}))
     assert not settings.applies_classes
     world = ResizerWorld(applies_classes=False)
@@ -69,7 +69,7 @@ def test_tr153_tr154_without_the_gate_no_class_is_looked_at():
 
 
 def test_tr153_a_cluster_without_classes_is_not_watched_for_them():
-    """R-002: the gate that discovery switched off holds for modifications and their watch."""
+    """R-002: If discovery switches the gate off, modifications and their watch are off too."""
     world = ResizerWorld()
     world.driver.settings.gates.volume_attributes_class = False
     world.claim(2, 1, volumeAttributesClassName="b")
@@ -84,13 +84,13 @@ def test_tr153_a_cluster_without_classes_is_not_watched_for_them():
 
 @pytest.mark.parametrize("workers", [0, -1])
 def test_tr155_no_workers_is_refused(workers):
-    """DR-030."""
+    """DR-030: --workers must be at least 1."""
     with pytest.raises(ConfigError, match="--workers"):
         read_settings(values(workers=workers))
 
 
 def test_the_flags_make_the_settings():
-    """R-120: upstream's names and defaults."""
+    """R-120: Names and defaults are upstream's."""
     settings = read_settings(values(timeout=7.0, workers=3))
     assert (settings.timeout_seconds, settings.workers) == (7.0, 3)
     assert (settings.retry_interval_start_seconds, settings.retry_interval_max_seconds) == (1, 300)
@@ -102,7 +102,7 @@ def test_the_flags_make_the_settings():
 
 
 def test_tr159_the_lease_has_upstreams_name():
-    """MR-051, R-005, A-020."""
+    """MR-051, R-005, A-020: The Lease's name is csi-resizer's."""
     assert SPEC.lease_name is not None
     assert SPEC.lease_name("a.b_") == "external-resizer-a-b-X"
 
@@ -115,7 +115,7 @@ def both(**settings):
 
 
 def test_tr156_size_and_class_in_one_edit():
-    """MR-001, DR-014: one first write for both, one call of each, no warning."""
+    """MR-001, DR-014: One first write covers both, and each call is made once without a warning."""
     world = both()
     assert world.run().action.value == "done"
     assert world.sizes() == [2]
@@ -127,7 +127,7 @@ def test_tr156_size_and_class_in_one_edit():
 
 
 def test_tr157_both_calls_are_in_flight_together():
-    """MR-011: some drivers merge such a pair; each waits here until the other has come."""
+    """MR-011: Some drivers merge such calls; here each call waits for the other."""
     world = both()
     together = threading.Barrier(2, timeout=20)
 
@@ -142,7 +142,7 @@ def test_tr157_both_calls_are_in_flight_together():
 
 
 def test_the_two_calls_can_be_kept_apart():
-    """`--serialize-expand-modify`."""
+    """`--serialize-expand-modify` makes the calls one after the other."""
     world = both(serializes=True)
     world.run()
     assert world.client.methods == ["ControllerExpandVolume", "ControllerModifyVolume"]
@@ -157,7 +157,7 @@ def test_the_two_calls_can_be_kept_apart():
     ],
 )
 def test_one_may_fail_while_the_other_succeeds(expand, modify, action):
-    """Each result is written for itself; the earlier retry counts."""
+    """Each result is written on its own, and the earlier of the two retries applies."""
     world = both()
     world.answers(expand, {})
     world.modifies(modify, {})
@@ -169,7 +169,7 @@ def test_one_may_fail_while_the_other_succeeds(expand, modify, action):
 
 
 def test_a_driver_that_goes_away_during_one_call_keeps_the_others_result():
-    """Written before the pass ends."""
+    """That result is written before the reconcile ends."""
     world = both()
     world.modifies(DriverAway("gone"), {})
     with pytest.raises(DriverAway):
@@ -180,7 +180,7 @@ def test_a_driver_that_goes_away_during_one_call_keeps_the_others_result():
 
 
 def test_an_infeasible_class_does_not_hold_up_a_growth():
-    """R-061: its conditions stay."""
+    """R-061: The conditions of the failed modification stay."""
     world = both()
     world.modifies({"code": "INVALID_ARGUMENT", "message": "no"})
     world.run()
@@ -194,7 +194,7 @@ def test_an_infeasible_class_does_not_hold_up_a_growth():
 
 
 def test_what_the_user_did_during_the_call_follows_at_once():
-    """R-110: no event has to come for it."""
+    """R-110: No event is needed for that."""
     world = both()
     world.attributes_class("c", tier="c")
     world.modifies(lambda _: world.choose("c") or {}, {})
@@ -205,7 +205,7 @@ def test_what_the_user_did_during_the_call_follows_at_once():
 
 
 def test_deadlines_are_the_controllers_own():
-    """DR-032, R-120: `--timeout`, unless the class has one of its own."""
+    """DR-032, R-120: `--timeout` applies, unless the class has its own timeout."""
     world = both(timeout_seconds=7.0)
     world.run()
     assert world.client.timeouts == [7.0, 7.0]
@@ -223,7 +223,7 @@ def test_deadlines_are_the_controllers_own():
     ],
 )
 def test_mr012_each_operation_has_its_own_limit(limits, size, places):
-    """MR-012: one lane, in which the operation with the narrower limit has so many places."""
+    """MR-012: In the shared driver queue, the operation with the lower limit takes a slot."""
     world = ResizerWorld()
     world.driver.limits = limits
     world.attributes_class("b", iops="4567")
@@ -234,7 +234,7 @@ def test_mr012_each_operation_has_its_own_limit(limits, size, places):
 
 
 def test_mr012_a_claim_waits_for_its_place():
-    """MR-012: parked on the place, woken by who gives it back; nothing is written."""
+    """MR-012: The key waits for the slot and is woken when it is released; nothing is written."""
     world = ResizerWorld()
     world.driver.limits = {"expand": 1}
     world.queue.busy["csi/test~expand#0"] = Mode.EXCLUSIVE

@@ -1,4 +1,4 @@
-"""What is done about the class of a claim: every row of R-100, R-101, R-105 and R-114."""
+"""What is done about a claim's attributes class: each row of R-100, R-101, R-105 and R-114."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def fresh(name):
 
 
 def views(spec, current, state=None, target="", **fields):
-    """Claim and volume of (spec VAC, curVAC, mvs)."""
+    """Return a claim and volume of (spec VAC, curVAC, mvs)."""
     status = {"currentVolumeAttributesClassName": current}
     if state is not None:
         found = {"status": state, "targetVolumeAttributesClassName": target}
@@ -78,7 +78,7 @@ def plan(claim, volume, call=None, now=NOW, left=0.0):
     ],
 )
 def test_r100_the_class_that_is_asked_for(start, call, expected):
-    """R-100: what may be at work is brought to its end before another class follows."""
+    """R-100: A call that may still run is finished before another class is requested."""
     assert plan(*views(*start), call) == expected
 
 
@@ -97,7 +97,7 @@ def test_r100_the_class_that_is_asked_for(start, call, expected):
     ],
 )
 def test_mr010_another_class_waits_for_an_overtaken_call(start, result, left, expected):
-    """MR-010, I-2: it could end last; the same class again comes to the same."""
+    """MR-010, I-2: The earlier call could end last; for the same class that makes no difference."""
     assert plan(*views(*start), Call("b", result, NOW), left=max(0.0, left)) == expected
 
 
@@ -111,7 +111,7 @@ def test_mr010_another_class_waits_for_an_overtaken_call(start, result, left, ex
     ],
 )
 def test_r105_a_class_that_was_taken_back_is_tidied_once(conditions, expected):
-    """R-105, DR-024: as long as a condition of it is there."""
+    """R-105, DR-024: It is cancelled as long as the claim has one of its conditions."""
     assert plan(*views("", "a", "Infeasible", "b", conditions=conditions)) == expected
 
 
@@ -129,14 +129,14 @@ def test_r105_a_class_that_was_taken_back_is_tidied_once(conditions, expected):
     ],
 )
 def test_r114_only_the_class_that_was_infeasible_rests(start, result, age, expected):
-    """R-114, DR-023: for the rest of the pause, where claim and mark both say so."""
+    """R-114, DR-023: It waits for the rest of the pause if claim and key state both show it."""
     spec, state, target = start.split()
     call = Call("b", result, NOW - age)
     assert plan(*views(spec, "a", state, target), call) == expected
 
 
 def test_r114_without_a_mark_nothing_rests():
-    """MR-021: Redis was lost."""
+    """MR-021: Redis has lost the key's state."""
     assert plan(*views("b", "a", "Infeasible", "b")) == fresh("b")
 
 
@@ -152,7 +152,7 @@ def test_r114_without_a_mark_nothing_rests():
     ],
 )
 def test_dr022_a_claim_that_goes_only_ends_what_may_run(start, call, expected):
-    """DR-022; of a volume that goes not even that."""
+    """DR-022: If the volume is being deleted too, not even that is done."""
     claim, volume = views(*start)
     claim = replace(claim, is_deleting=True)
     assert plan(claim, volume, call) == expected
@@ -170,7 +170,7 @@ def test_dr022_a_claim_that_goes_only_ends_what_may_run(start, call, expected):
     ],
 )
 def test_r100_why_no_class_is_looked_at(changes, driver, reason):
-    """R-100/3, R-100/4."""
+    """R-100/3, R-100/4: The reason names the claim's phase or the driver."""
     claim, volume = views("b", "a")
     claim, volume = replace(claim, **changes), replace(volume, csi_driver=driver)
     assert plan(claim, volume) == Skip(reason)
@@ -178,7 +178,7 @@ def test_r100_why_no_class_is_looked_at(changes, driver, reason):
 
 @pytest.mark.parametrize("with_metadata", [False, True])
 def test_r104_the_parameters_of_the_request(with_metadata):
-    """R-104: the names overwrite equal keys, and the class stays as it is."""
+    """R-104: The names replace equal keys, and the class itself is not changed."""
     claim, volume = views("b", "a")
     given = {"tier": "b", "csi.storage.k8s.io/pvc/name": "mine"}
     names = {

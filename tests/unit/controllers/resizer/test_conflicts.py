@@ -1,4 +1,4 @@
-"""An expansion's writes meet those of users, kubelet and successors (section 11.3)."""
+"""Conflicts of an expansion with writes of users, kubelet and other workers (section 11.3)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CONFLICT = ConflictError(409, "Conflict", "the object has been modified")
 
 
 def test_tr060_a_conflict_before_the_call_is_looked_at_anew():
-    """DR-014, DR-028: no failure, no event; what the user did meanwhile counts."""
+    """DR-014, DR-028: It causes no failure and no event, and the user's change counts."""
     world = ResizerWorld()
     world.claim(2, 1)
     world.api.before("patch", STATUS, lambda: world.resize(3))
@@ -20,7 +20,7 @@ def test_tr060_a_conflict_before_the_call_is_looked_at_anew():
 
 
 def test_tr061_a_conflict_after_the_call_is_written_again():
-    """DR-014: the reference calls the driver once more and warns the user."""
+    """DR-014: csi-resizer calls the driver again and emits a warning."""
     world = ResizerWorld()
     label = {"metadata": {"labels": {"a": "b"}}}
 
@@ -41,7 +41,7 @@ def test_tr061_a_conflict_after_the_call_is_written_again():
 
 
 def test_conflicts_without_end_are_a_failure():
-    """MR-040: five tries, then the back-off; the size stays pinned."""
+    """MR-040: After five tries the key backs off; the size stays pinned."""
     world = ResizerWorld()
     world.claim(2, 1)
 
@@ -57,7 +57,7 @@ def test_conflicts_without_end_are_a_failure():
 
 
 def test_a_result_that_is_not_waited_for_any_more_is_dropped():
-    """MR-040: what kubelet or a successor wrote meanwhile is newer."""
+    """MR-040: The state that kubelet or another worker wrote is newer."""
     world = ResizerWorld()
 
     def overtaken(request):

@@ -1,7 +1,7 @@
-"""A process dies before each effect of a reconcile; another one ends the work (MR-033, I-1 to I-7).
+"""A process dies before each step of a reconcile; another one finishes (MR-033, I-1 to I-7).
 
-For each scenario a first life counts the effects; then the same life is lived once per effect with
-a death just before it, with what a user may do at that moment, with and without what Redis kept.
+A first run of each scenario counts the steps. Then the scenario runs once per step: with a death
+just before it, with each possible action of a user, and with or without the data in Redis.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ UNCERTAIN = {"code": "DEADLINE_EXCEEDED"}
 
 
 class Storage:
-    """A driver that remembers what it made, and the targets whose answers nobody may have heard.
+    """A driver that records its state, and the targets whose answers the worker may not have got.
 
-    Plans: {} (behave), a step with a code (fail without the work), ("after", step): the work is
-    done and its answer lost.
+    A plan is {} (succeed), a step with a code (fail without effect) or ("after", step): the change
+    is made and its answer is lost.
     """
 
     def __init__(self, world: ResizerWorld, *, node_part: bool) -> None:
@@ -53,7 +53,7 @@ class Storage:
         return self._answer("modify", lambda: setattr(self, "tier", wanted), dict)
 
     def _check(self, kind: str, wanted: Any) -> None:
-        """I-2: between an uncertain result and a final one all calls carry the same target."""
+        """I-2: Check that all calls from an uncertain to a final result have the same target."""
         assert self.unheard.get(kind, wanted) == wanted, "a second target while the first may run"
         self.unheard[kind] = wanted
 
@@ -73,14 +73,14 @@ class Storage:
         return answer()
 
     def heard(self, kinds: set[str]) -> None:
-        """Whoever comes next knows of these answers."""
+        """Forget the targets whose answers the next worker knows."""
         for kind in kinds & self.answered:
             self.unheard.pop(kind, None)
         self.answered.clear()
 
 
 class Life:
-    """One claim with its storage; `live` goes on until nothing is left to do."""
+    """One claim with its storage; `live` reconciles until no work is left."""
 
     def __init__(self, scenario: str) -> None:
         options = SCENARIOS[scenario]
@@ -96,7 +96,7 @@ class Life:
         self.largest = 0
 
     def live(self) -> None:
-        """Reconcile until the claim rests; time passes for pauses."""
+        """Reconcile until no work is left; time passes during pauses."""
         for _ in range(30):
             try:
                 outcome = self.world.run()
@@ -112,7 +112,7 @@ class Life:
         raise AssertionError(f"it does not come to rest: {outcome}")
 
     def _node_part(self) -> bool:
-        """Kubelet ends its part, if there is one (R-070)."""
+        """Finish kubelet's part, if there is one (R-070)."""
         state = self.world.state()
         if state.part != "NodeResizePending":
             return False
@@ -122,20 +122,20 @@ class Life:
         return True
 
     def _written(self) -> set[str]:
-        """The kinds of calls whose end stands in the claim."""
+        """Return the kinds of calls whose outcome is written in the claim."""
         state, status = self.world.state(), self.world.seen["status"]
         modify = status.get("modifyVolumeStatus", {}).get("status")
         found = set() if state.part == "ControllerResizeInProgress" else {"expand"}
         return found if modify == "InProgress" else found | {"modify"}
 
     def _never_shrinks(self) -> None:
-        """I-3."""
+        """I-3: Check that the volume does not shrink."""
         size = self.world.state().pvcap
         assert size >= self.largest
         self.largest = size
 
     def settled(self) -> None:
-        """I-4, I-5: sizes and classes of driver, volume and claim agree."""
+        """I-4, I-5: Check that sizes and classes of driver, volume and claim agree."""
         state, status = self.world.state(), self.world.seen["status"]
         assert state.pvcap == self.storage.size / GIB
         assert (state.cap, state.part) == (state.pvcap, "")
@@ -171,7 +171,7 @@ SCENARIOS: dict[str, dict[str, Any]] = {
 
 
 def lives(scenario: str) -> Iterator[tuple[Life, str]]:
-    """One life per effect, its owner dead just before it."""
+    """Yield one life per step, whose owner died just before that step."""
     for effect in count():
         life = Life(scenario)
         life.world.steps.dies_before = effect
@@ -189,7 +189,7 @@ def lives(scenario: str) -> Iterator[tuple[Life, str]]:
 @pytest.mark.parametrize("is_kept", [True, False], ids=["Redis kept", "Redis lost"])
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_tr158_death_before_each_effect(scenario, is_kept):
-    """MR-021, I-7: the next owner ends in the state of one that never died."""
+    """MR-021, I-7: The next owner reaches the same state as an owner that never died."""
     for life, died_at in lives(scenario):
         if not is_kept:
             life.world.queue.marks.clear()
@@ -202,7 +202,10 @@ def test_tr158_death_before_each_effect(scenario, is_kept):
 @pytest.mark.parametrize("size", [3, 9], ids=["lowered", "raised"])
 @pytest.mark.parametrize("scenario", [name for name, o in SCENARIOS.items() if "size" in o])
 def test_death_and_the_user_wants_another_size(scenario, size, is_kept):
-    """I-2, I-3: never a second size while the first may be at work, never a shrink."""
+    """I-2, I-3: No second size is requested while the first call may run.
+
+    The volume never shrinks.
+    """
     for life, _ in lives(scenario):
         if not is_kept:
             life.world.queue.marks.clear()
@@ -214,9 +217,10 @@ def test_death_and_the_user_wants_another_size(scenario, size, is_kept):
 
 @pytest.mark.parametrize("scenario", [name for name, o in SCENARIOS.items() if "class" in o])
 def test_death_and_the_class_is_deleted(scenario):
-    """DR-027: its parameters are known from before the call on.
+    """DR-027: The parameters are recorded before the call.
 
-    Between the claim's state and the record nobody has them: then the class is needed once more.
+    After a death between the claim's state and that record, the parameters are lost and the class
+    is needed again.
     """
     for life, died_at in lives(scenario):
         life.world.api.drop(paths.ATTRIBUTES_CLASSES, "b")
@@ -232,7 +236,7 @@ def test_death_and_the_class_is_deleted(scenario):
 @pytest.mark.parametrize("is_kept", [True, False], ids=["Redis kept", "Redis lost"])
 @pytest.mark.parametrize("scenario", [name for name, o in SCENARIOS.items() if "class" in o])
 def test_death_and_the_user_wants_another_class(scenario, is_kept):
-    """I-2, I-5."""
+    """I-2, I-5: The first class is finished before the second is requested."""
     for life, _ in lives(scenario):
         if not is_kept:
             life.world.queue.marks.clear()

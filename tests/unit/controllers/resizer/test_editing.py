@@ -1,4 +1,4 @@
-"""What a patch of a claim leaves there, by the rules of a merge; each state's write as a whole."""
+"""The result of each patch of a claim under merge-patch rules, and the full write of each state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EVERY = ("Resizing", "FileSystemResizePending", "ControllerResizeError", "NodeRe
 
 
 def claim(*conditions, annotations=None, **status):
-    """A claim whose status has these fields; a condition is a type, or an object."""
+    """Return a claim whose status has these fields; a condition is a type or an object."""
     found = [one if isinstance(one, dict) else condition(one) for one in conditions]
     metadata = {"name": "c", "namespace": "ns", "uid": "u1", "resourceVersion": "7"}
     if annotations:
@@ -29,12 +29,12 @@ def claim(*conditions, annotations=None, **status):
 
 
 def condition(kind, at="then", **more):
-    """A condition of an earlier pass."""
+    """Return a condition of an earlier reconcile."""
     return {"type": kind, "status": "True", "lastTransitionTime": at} | more
 
 
 def new(kind, **more):
-    """The same, of this pass."""
+    """Return a condition of this reconcile."""
     return condition(kind, NOW, **more)
 
 
@@ -43,7 +43,7 @@ def probed(kind, message, **more):
 
 
 def patched(item, change):
-    """(annotations, status) of the patch; None when there is none."""
+    """Return (annotations, status) of the patch, or None if there is no patch."""
     edit = ClaimEdit(item, NOW)
     change(edit)
     patch = edit.patch()
@@ -62,7 +62,7 @@ def storage(value):
 @pytest.mark.parametrize("old", [None, "1Gi"])
 @pytest.mark.parametrize("new", [None, "1Gi", "2Gi"])
 def test_of_a_map_only_the_storage_entry_changes(old, new, others):
-    """R-060, DR-009: an empty map goes, the entries of other resources stay."""
+    """R-060, DR-009: An empty map is removed, and entries of other resources stay."""
     api = MemoryApi()
     before = others | ({"storage": old} if old else {})
     metadata = {"name": "c", "namespace": "ns"}
@@ -90,7 +90,7 @@ def test_of_a_map_only_the_storage_entry_changes(old, new, others):
     ],
 )
 def test_r035_what_is_written_before_the_call(is_new, part, allocated, parts, kept):
-    """R-035: another size begins anew; the same one keeps what is known of it."""
+    """R-035: A new size starts from scratch; the same size keeps its known state."""
     before = claim(*EVERY[1:], annotations={NOT_REQUIRED: "true", "a": "b"})
     plan = Expand(Size(5, "5Gi"), is_new)
     annotations, status = patched(before, lambda edit: editing.mark_resizing(edit, plan, part))
@@ -102,14 +102,14 @@ def test_r035_what_is_written_before_the_call(is_new, part, allocated, parts, ke
 
 
 def test_r035_what_is_there_already_is_not_written_again():
-    """DR-009: a retry of the same size is no transition of `Resizing`."""
+    """DR-009: Retrying the same size is no transition of the condition `Resizing`."""
     plan = Expand(Size(5, "5Gi"), is_new=False)
     before = claim("Resizing")
     assert patched(before, lambda edit: editing.mark_resizing(edit, plan, "")) is None
 
 
 def test_r090_before_the_call_there_is_the_condition_alone():
-    """R-090: no states, no annotation."""
+    """R-090: No states and no annotation are written."""
     plan = Expand(Size(5, "5Gi"), is_new=True, is_legacy=True)
     before = claim(*EVERY, annotations={NOT_REQUIRED: "true"})
     found = patched(before, lambda edit: editing.mark_resizing(edit, plan, ""))
@@ -118,7 +118,7 @@ def test_r090_before_the_call_there_is_the_condition_alone():
 
 @pytest.mark.parametrize("is_infeasible", [False, True])
 def test_r051_a_final_error(is_infeasible):
-    """R-051: the error is one more condition; only an infeasible size has a state of its own."""
+    """R-051: The error is an additional condition; only an infeasible size has its own state."""
     found = patched(
         claim("Resizing"),
         lambda edit: editing.mark_expand_failed(edit, "boom", is_infeasible=is_infeasible),
@@ -131,7 +131,7 @@ def test_r051_a_final_error(is_infeasible):
 
 @pytest.mark.parametrize("is_legacy", [False, True])
 def test_r060_the_node_has_a_part(is_legacy):
-    """R-060, R-090, DR-010: the controller's error is over, the node's stays."""
+    """R-060, R-090, DR-010: The controller's error is removed, and the node's error stays."""
     annotations, status = patched(
         claim("Resizing", *EVERY[2:], annotations={NOT_REQUIRED: "true"}),
         lambda edit: editing.mark_node_pending(edit, is_legacy=is_legacy),
@@ -146,7 +146,7 @@ def test_r060_the_node_has_a_part(is_legacy):
 
 @pytest.mark.parametrize("is_legacy", [False, True])
 def test_r060_the_claim_has_its_size(is_legacy):
-    """R-060, R-090: conditions of others stay."""
+    """R-060, R-090: Conditions of other programs stay."""
     before = claim(*EVERY, allocatedResourceStatuses=storage("ControllerResizeInProgress"))
     annotations, status = patched(
         before, lambda edit: editing.mark_resized(edit, "5Gi", is_legacy=is_legacy)
@@ -157,7 +157,7 @@ def test_r060_the_claim_has_its_size(is_legacy):
 
 
 def test_the_last_condition_takes_the_list_along():
-    """A merge patch removes a list by null; an empty one would stay."""
+    """A merge patch removes a list with null; an empty list would stay."""
     found = patched(claim("Resizing"), lambda edit: edit.drop({"Resizing"}))
     assert found == ({}, {"conditions": None})
 
@@ -168,7 +168,7 @@ def state_of(name, target=None):
 
 
 def test_r102_a_class_is_begun():
-    """R-102: an error of an earlier class stays until success."""
+    """R-102: An error of an earlier class stays until a modification succeeds."""
     found = patched(claim(ERROR), lambda edit: editing.mark_modifying(edit, "b"))
     begun = probed(MODIFYING, 'Modifying volume to "b" is in progress.')
     conditions = [condition(ERROR), begun]
@@ -185,7 +185,7 @@ def test_r102_a_class_is_begun():
     ],
 )
 def test_r102_a_class_that_cannot_be_used_now(before, expected):
-    """R-102: target and conditions stay, and nothing is written twice."""
+    """R-102: Target and conditions stay, and no write is repeated."""
     found = patched(claim(ERROR, modifyVolumeStatus=before), editing.mark_modify_pending)
     assert found == (None if expected is None else ({}, expected))
 
@@ -199,7 +199,7 @@ def test_r102_a_class_that_cannot_be_used_now(before, expected):
     ],
 )
 def test_r111_a_class_that_failed(is_infeasible, may_run, state, text):
-    """R-111, R-112: both conditions are probed."""
+    """R-111, R-112: Both conditions get a new probe time."""
     found = patched(
         claim(),
         lambda edit: editing.mark_modify_failed(
@@ -215,7 +215,7 @@ def test_r111_a_class_that_failed(is_infeasible, may_run, state, text):
 
 
 def test_r110_a_class_that_is_applied():
-    """R-110."""
+    """R-110: The class becomes current, and the modification's state and conditions are removed."""
     before = claim(MODIFYING, "Other", ERROR, modifyVolumeStatus=state_of("InProgress", "b"))
     found = patched(before, lambda edit: editing.mark_modified(edit, "b"))
     wanted = {"currentVolumeAttributesClassName": "b", "modifyVolumeStatus": None}
@@ -223,7 +223,7 @@ def test_r110_a_class_that_is_applied():
 
 
 def test_r105_a_class_that_was_taken_back():
-    """R-105, DR-024: its state stays."""
+    """R-105, DR-024: The modification's state stays."""
     before = claim(MODIFYING, "Other", ERROR, modifyVolumeStatus=state_of("Infeasible", "b"))
     found = patched(before, editing.mark_modify_canceled)
     assert found == ({}, {"conditions": [condition("Other")]})
@@ -249,7 +249,7 @@ SAME = condition("Resizing", reason="R", message="m")
     ],
 )  # fmt: skip
 def test_r112_when_a_condition_changes_its_times(old, is_probed, expected):
-    """R-112: a transition is another status or reason; the condition stays in its place."""
+    """R-112: Another status or reason is a transition; the condition keeps its position."""
     before = claim("First", old, "Last")
     found = patched(
         before, lambda edit: edit.hold(Condition.RESIZING, "m", reason="R", probed=is_probed)
@@ -269,7 +269,7 @@ def test_r112_when_a_condition_changes_its_times(old, is_probed, expected):
     ],
 )
 def test_an_annotation_alone_is_a_patch_without_a_status(before, value, expected):
-    """DR-009: and none where it says so already."""
+    """DR-009: There is no patch if the annotation already has the value."""
     edit = ClaimEdit(claim(annotations=before), NOW)
     edit.annotate("a", value)
     wanted = {"metadata": {"annotations": expected}}

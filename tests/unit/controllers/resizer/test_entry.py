@@ -1,4 +1,4 @@
-"""Which claims and volumes are ours, and when is there something to do (section 11.1)?"""
+"""Which claims and volumes the resizer handles, and when they need work (section 11.1)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RENAMED = {"namespace": NAMESPACE, "name": "renamed", "uid": "claim-uid"}
 
 
 def rests(world):
-    """One reconcile that asks and writes nothing."""
+    """Check that one reconcile makes no call and no write, and return its outcome."""
     outcome = world.run()
     assert world.client.methods == []
     assert world.api.writes == []
@@ -34,7 +34,7 @@ def rests(world):
     ],
 )
 def test_a_claim_of_the_wanted_size_rests(spec, cap):
-    """R-020/5: sizes are compared by value."""
+    """R-020/5: Sizes are compared by value."""
     world = ResizerWorld()
     world.claim(1, 1)
     world.edit({"spec": {"resources": {"requests": {"storage": spec}}}})
@@ -43,7 +43,7 @@ def test_a_claim_of_the_wanted_size_rests(spec, cap):
 
 
 def test_tr002_a_claim_that_is_gone_leaves_nothing():
-    """DR-006: not even its marks."""
+    """DR-006: The key's state is dropped too."""
     world = ResizerWorld()
     world.queue.marks[world.key.text] = {"in_use": True}
     assert rests(world).action.value == "done"
@@ -51,7 +51,7 @@ def test_tr002_a_claim_that_is_gone_leaves_nothing():
 
 
 def test_tr068_another_claim_of_the_name_inherits_nothing():
-    """DR-006: keys and marks go by UID."""
+    """DR-006: Keys and their state belong to a UID."""
     world = ResizerWorld()
     world.claim(2, 1)
     world.edit({"metadata": {"uid": "another"}})
@@ -66,7 +66,7 @@ def test_tr003_an_unbound_claim_rests():
 
 
 def test_tr004_a_volume_that_is_missing_is_waited_for():
-    """R-020/3; its arrival wakes the claim, see the rules."""
+    """R-020/3: The arrival of the volume adds the claim's key, see the rules."""
     world = ResizerWorld()
     world.claim(2, 1)
     world.api.drop(paths.VOLUMES, VOLUME)
@@ -79,7 +79,7 @@ def test_tr004_a_volume_that_is_missing_is_waited_for():
 @pytest.mark.parametrize("reference", [None, OTHER, ELSEWHERE], ids=["none", "uid", "namespace"])
 @pytest.mark.parametrize("is_class", [False, True], ids=["size", "class"])
 def test_tr005_tr144_a_volume_of_another_claim_is_left_alone(reference, is_class):
-    """R-021; for a modification too, which the reference does not ask (DR-022)."""
+    """R-021: This also holds for a modification, which csi-resizer does not check (DR-022)."""
     world = ResizerWorld()
     world.attributes_class("b")
     world.volume(1, claimRef=reference)
@@ -91,7 +91,7 @@ def test_tr005_tr144_a_volume_of_another_claim_is_left_alone(reference, is_class
 
 
 def test_tr006_the_claims_name_is_not_compared():
-    """R-021: the UID decides."""
+    """R-021: The claim's UID decides."""
     world = ResizerWorld()
     world.volume(1, claimRef=RENAMED)
     world.claim(2, 1)
@@ -114,7 +114,7 @@ def test_tr008_a_volume_of_another_driver_is_left_alone():
 
 
 def test_tr016_fractions_of_a_byte_are_rounded_up():
-    """R-041."""
+    """R-041: A fraction of a byte cannot be requested."""
     world = ResizerWorld()
     world.claim(1, 1)
     size = {"storage": "1500000000500m"}
@@ -128,7 +128,7 @@ def test_tr016_fractions_of_a_byte_are_rounded_up():
 @pytest.mark.parametrize("what", ["claim", "volume"])
 @pytest.mark.parametrize("is_class", [False, True], ids=["size", "class"])
 def test_nothing_is_begun_for_what_is_being_deleted(what, is_class):
-    """R-022, DR-022: a volume that nobody will have does not grow."""
+    """R-022, DR-022: Expanding a volume that is about to be deleted has no use."""
     world = ResizerWorld()
     world.attributes_class("b")
     world.claim(1, 1, volumeAttributesClassName="b") if is_class else world.claim(2, 1)
@@ -140,7 +140,7 @@ def test_nothing_is_begun_for_what_is_being_deleted(what, is_class):
 
 
 def test_a_call_that_may_run_is_brought_to_its_end_before_the_claim_goes():
-    """DR-022: the storage may be growing, and nobody else would write that down."""
+    """DR-022: The storage may be expanding the volume, and no other reconcile would record it."""
     world = ResizerWorld()
     world.claim(5, 3, 10, "C-IP", 3)
     world.edit({"metadata": {"deletionTimestamp": "now"}})
@@ -149,7 +149,7 @@ def test_a_call_that_may_run_is_brought_to_its_end_before_the_claim_goes():
 
 
 def test_a_claim_that_goes_during_the_call():
-    """R-022: what the storage became is written on the volume (I-3); nothing is tried again."""
+    """R-022: The new size is written to the volume (I-3), and nothing is retried."""
     world = ResizerWorld()
 
     def vanish(request):
@@ -165,7 +165,7 @@ def test_a_claim_that_goes_during_the_call():
 
 
 def test_a_refused_first_write_sends_nothing():
-    """R-035: no state on the claim, no call."""
+    """R-035: Without the state on the claim, no call is made."""
     world = ResizerWorld()
     world.claim(2, 1)
     world.api.fail("patch", f"{NAME}/status", ForbiddenError(403, "Forbidden", "no"))
@@ -176,7 +176,7 @@ def test_a_refused_first_write_sends_nothing():
 
 @pytest.mark.parametrize("expands", [True, False], ids=["expand", "modify"])
 def test_a_volume_that_is_being_deleted_parks_the_claim(expands):
-    """MR-011, MR-013: no failure is counted and nothing is written."""
+    """MR-011, MR-013: No failure is counted and nothing is written."""
     world = ResizerWorld()
     world.attributes_class("b")
     world.claim(2, 1) if expands else world.claim(1, 1, volumeAttributesClassName="b")
@@ -188,7 +188,7 @@ def test_a_volume_that_is_being_deleted_parks_the_claim(expands):
 
 
 def test_an_attached_volume_may_grow():
-    """MR-011: a publication in flight holds the volume shared, and so does an expansion."""
+    """MR-011: ControllerPublishVolume and an expansion both hold a shared lock on the volume."""
     world = ResizerWorld()
     world.claim(2, 1)
     world.queue.busy[VOLUME] = Mode.SHARED
@@ -206,7 +206,7 @@ def test_an_attached_volume_may_grow():
     ],
 )
 def test_tr160_an_offline_expansion_stands_alone(modes, mark, expected):
-    """MR-011: with publish and unpublish of the same volume it never overlaps (DR-033)."""
+    """MR-011: It never overlaps with publishing or unpublishing the same volume (DR-033)."""
     world = ResizerWorld(modes=modes)
     world.claim(2, 1)
     world.queue.marks[world.key.text] = mark
@@ -215,7 +215,10 @@ def test_tr160_an_offline_expansion_stands_alone(modes, mark, expected):
 
 
 def test_static_volumes_of_one_handle_are_kept_apart():
-    """MR-011: two claims may share a volume of the storage; a provisioned one has it alone."""
+    """MR-011: Two claims may share a volume in the storage.
+
+    A provisioned volume has only one claim.
+    """
     world = ResizerWorld()
     world.claim(2, 1)
     world.run()
@@ -228,7 +231,7 @@ def test_static_volumes_of_one_handle_are_kept_apart():
 
 
 def test_a_paused_class_waits():
-    """An operator's pause keeps new calls away and counts nothing."""
+    """While an operator pauses a class, no new call is made and no failure is counted."""
     world = ResizerWorld()
     world.claim(2, 1, storageClassName="slow")
     world.context.pauses = SimpleNamespace(of_class=lambda _: SimpleNamespace(reason="upgrade"))

@@ -1,4 +1,4 @@
-"""What a failed expansion leaves on the claim, and when it is tried again (section 11.3)."""
+"""The traces of a failed expansion on the claim, and when it is retried (section 11.3)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def failing(code, *more, **settings):
 
 
 def age(world, seconds):
-    """Let time pass for what is remembered."""
+    """Make the key's state older by this time."""
     for mark in world.queue.marks.values():
         for call in (mark.get("expand"), mark.get("modify")):
             if call:
@@ -55,7 +55,7 @@ def age(world, seconds):
     ],
 )
 def test_an_infeasible_size_is_said_and_rests(code):
-    """R-050, R-051, R-034: no second call soon, the first retry included (DR-008)."""
+    """R-050, R-051, R-034: The pause also applies to the first retry (DR-008)."""
     world = failing(code)
     outcome = world.run()
     assert (outcome.action.value, outcome.delay_seconds) == ("retry", 300.0)
@@ -82,7 +82,7 @@ def test_an_infeasible_size_is_said_and_rests(code):
     ],
 )
 def test_a_final_error_keeps_the_state_and_is_retried(code):
-    """R-050, R-051: the user may lower the size now (TR-054)."""
+    """R-050, R-051: The user may lower the size now (TR-054)."""
     world = failing(code)
     outcome = world.run()
     assert (outcome.action.value, outcome.delay_seconds) == ("retry", 0.0)
@@ -101,7 +101,7 @@ def test_a_final_error_keeps_the_state_and_is_retried(code):
     ],
 )
 def test_an_uncertain_error_pins_the_size(code):
-    """R-050, R-051, I-2: whatever the user asks for now, the first size is asked for again."""
+    """R-050, R-051, I-2: The first size is requested again, whatever the user requests now."""
     world = failing(code)
     assert world.run().action.value == "retry"
     assert world.state().part == CONTROLLER_IN_PROGRESS
@@ -122,13 +122,13 @@ def test_an_uncertain_error_pins_the_size(code):
     ],
 )
 def test_what_the_transport_made_up_says_nothing_final(error, expected):
-    """R-050: every error without a status of the driver is uncertain."""
+    """R-050: Each error without a status of the driver is uncertain."""
     assert results.expand_result(error) is expected
     assert results.modify_result(error) is expected
 
 
 def test_tr054_a_final_answer_ends_the_pin():
-    """UNAVAILABLE, then INTERNAL for the same size: now 5 is asked for."""
+    """After UNAVAILABLE and then INTERNAL for the same size, the lowered size is requested."""
     world = failing("DEADLINE_EXCEEDED", {"code": "INTERNAL"}, {})
     world.run()
     world.resize(5)
@@ -138,7 +138,7 @@ def test_tr054_a_final_answer_ends_the_pin():
 
 
 def test_tr055_after_its_pause_an_infeasible_size_is_tried_again():
-    """R-034, DR-007: in progress again before the call."""
+    """R-034, DR-007: The state becomes in progress again before the call."""
     world = failing("OUT_OF_RANGE")
     world.run()
     parts = []
@@ -151,7 +151,7 @@ def test_tr055_after_its_pause_an_infeasible_size_is_tried_again():
 
 
 def test_tr056_another_size_is_never_slowed_down():
-    """R-034."""
+    """R-034: The pause applies only to the infeasible size."""
     world = failing("OUT_OF_RANGE", {})
     world.run()
     world.resize(5)
@@ -160,7 +160,7 @@ def test_tr056_another_size_is_never_slowed_down():
 
 
 def test_tr057_an_answer_that_gets_lost_pins_an_infeasible_size():
-    """DR-007, MR-030: the reference would follow the user while the call may run."""
+    """DR-007, MR-030: csi-resizer would request the new size while the call may still run."""
     world = failing("OUT_OF_RANGE", {"code": "UNAVAILABLE"}, {})
     world.run()
     age(world, 301)
@@ -172,7 +172,7 @@ def test_tr057_an_answer_that_gets_lost_pins_an_infeasible_size():
 
 
 def test_tr058_a_missing_secret_is_reported_and_sends_nothing():
-    """R-040, MR-032: since nothing was sent, a lowered size follows at once (DR-029)."""
+    """R-040, MR-032: No call was made, so a lowered size follows at once (DR-029)."""
     world = ResizerWorld()
     reference = {"name": "s", "namespace": "n"}
     source = {"driver": world.driver_name, "volumeHandle": "h"}
@@ -190,7 +190,7 @@ def test_tr058_a_missing_secret_is_reported_and_sends_nothing():
 
 
 def test_a_local_error_does_not_loosen_a_call_that_may_run():
-    """MR-032: only a size that was never sent is given up."""
+    """MR-032: Only a size that was never sent is given up."""
     world = failing("UNAVAILABLE")
     world.run()
     world.api.change(paths.VOLUMES, VOLUME, {"spec": {"accessModes": []}})
@@ -216,7 +216,7 @@ def test_a_local_error_does_not_loosen_a_call_that_may_run():
     ],
 )
 def test_a_volume_that_cannot_be_described_is_reported(change, text):
-    """R-040."""
+    """R-040: An event reports why the request cannot be built."""
     world = ResizerWorld()
     world.claim(2, 1)
     world.api.change(paths.VOLUMES, VOLUME, {"spec": change})
@@ -226,7 +226,7 @@ def test_a_volume_that_cannot_be_described_is_reported(change, text):
 
 
 def test_tr062_a_volume_that_cannot_be_written_is_reported():
-    """R-060: the next pass repeats the size."""
+    """R-060: The next reconcile requests the same size again."""
     world = ResizerWorld()
     world.claim(2, 1)
     world.api.fail("patch", VOLUME, ForbiddenError(403, "Forbidden", "denied"))
@@ -242,7 +242,7 @@ def test_tr062_a_volume_that_cannot_be_written_is_reported():
 
 
 def test_an_api_server_that_is_away_blames_nobody():
-    """The frame waits and the next pass repeats the size; no event, no condition."""
+    """The engine waits, and the next reconcile repeats the size; no event and no condition."""
     world = ResizerWorld()
     world.claim(2, 1)
     world.api.fail("patch", VOLUME, Unreachable("gone"))
@@ -255,7 +255,7 @@ def test_an_api_server_that_is_away_blames_nobody():
 
 
 def test_a_driver_that_is_away_blames_nobody():
-    """DriverAway ends the pass for the frame; the size stays pinned."""
+    """DriverAway ends the reconcile; the size stays pinned."""
     world = ResizerWorld()
     world.answers(DriverAway("no connection"), {})
     world.claim(10, 1)
@@ -267,7 +267,7 @@ def test_a_driver_that_is_away_blames_nobody():
 
 
 def test_tr063_tr034_a_death_after_the_volume_was_written_is_made_good():
-    """MR-042: volume before claim, so the next owner sees it and repeats."""
+    """MR-042: The volume is written before the claim, so the next owner repeats the call."""
     world = ResizerWorld()
     world.claim(2, 1, 2, "C-IP", 2)
     world.run()
@@ -276,7 +276,7 @@ def test_tr063_tr034_a_death_after_the_volume_was_written_is_made_good():
 
 
 def test_tr064_an_answer_without_a_size_is_the_requested_one():
-    """DR-005: a volume of no size would be refused for ever."""
+    """DR-005: The API server would refuse a volume without a size forever."""
     world = ResizerWorld()
     world.answers({"capacity_bytes": 0, "node_expansion_required": True})
     world.claim(2, 1)
@@ -286,7 +286,7 @@ def test_tr064_an_answer_without_a_size_is_the_requested_one():
 
 
 def test_tr065_a_smaller_answer_is_a_failure():
-    """DR-005: the volume never shrinks, and the user reads both sizes."""
+    """DR-005: The volume never shrinks, and the error states both sizes."""
     world = ResizerWorld()
     world.answers({"capacity_bytes": 2**30})
     world.claim(3, 2)
@@ -296,7 +296,7 @@ def test_tr065_a_smaller_answer_is_a_failure():
 
 
 def test_tr066_a_larger_answer_is_taken():
-    """R-060: volume and claim get it, the request stays what it was."""
+    """R-060: Volume and claim get the answered size; the request stays unchanged."""
     world = ResizerWorld()
     world.answers({"capacity_bytes": 4 * 2**30})
     world.claim(3, 2)
@@ -306,7 +306,7 @@ def test_tr066_a_larger_answer_is_taken():
 
 
 def test_tr067_a_final_answer_is_remembered_over_a_restart():
-    """MR-020; without the mark the allocated size is asked for once more (MR-021)."""
+    """MR-020: Without the key's state the allocated size is requested again (MR-021)."""
     world = failing("INTERNAL")
     world.run()
     world.resize(5)
@@ -321,7 +321,7 @@ def test_tr067_a_final_answer_is_remembered_over_a_restart():
 
 
 def test_tr069_success_clears_the_error():
-    """DR-010: the reference keeps it until the node is done."""
+    """DR-010: csi-resizer keeps the error until the node is done."""
     world = failing("INTERNAL", {"node_expansion_required": True})
     world.run()
     world.run()
@@ -331,7 +331,7 @@ def test_tr069_success_clears_the_error():
 
 
 def test_tr070_marks_of_many_claims_stay_apart():
-    """Twenty claims fail at the same time on as many threads; each keeps a mark of its own."""
+    """Twenty claims fail at the same time in as many threads; each has its own state."""
     world = failing("INTERNAL")
     keys = [replace(world.key, object=f"{NAMESPACE}/c{n}", uid=f"u{n}") for n in range(20)]
     for n, key in enumerate(keys):
@@ -350,7 +350,7 @@ def test_tr070_marks_of_many_claims_stay_apart():
 
 
 def test_tr071_retries_write_nothing_new():
-    """DR-009, MR-050: ten failures, one state, one condition, one event of each kind."""
+    """DR-009, MR-050: Ten failures cause one state, one condition and one event of each kind."""
     world = failing("INTERNAL")
     for _ in range(10):
         world.run()
@@ -360,7 +360,7 @@ def test_tr071_retries_write_nothing_new():
 
 
 def test_an_unchanged_event_comes_again_after_ten_minutes():
-    """MR-050."""
+    """MR-050: The event is then emitted again."""
     world = failing("INTERNAL")
     world.run()
     age(world, 601)
@@ -370,7 +370,7 @@ def test_an_unchanged_event_comes_again_after_ten_minutes():
 
 @pytest.mark.parametrize(("is_on", "expected"), [(False, 10), (True, 5)])
 def test_tr072_a_full_storage_may_be_asked_for_less(is_on, expected):
-    """MR-031, DR-029: after three answers and two deadlines, where the operator allows it."""
+    """MR-031, DR-029: It takes three answers and twice the timeout, if the operator allows it."""
     world = failing("RESOURCE_EXHAUSTED", exhausted_is_final=is_on)
     for _ in range(3):
         world.run()
@@ -384,7 +384,7 @@ def test_tr072_a_full_storage_may_be_asked_for_less(is_on, expected):
 
 
 def test_tr072_the_third_answer_is_enough():
-    """MR-031: no fourth call for the old size once the deadlines are over."""
+    """MR-031: After twice the timeout, no fourth call is made for the old size."""
     world = failing("RESOURCE_EXHAUSTED", exhausted_is_final=True)
     for _ in range(3):
         world.run()
@@ -395,7 +395,7 @@ def test_tr072_the_third_answer_is_enough():
 
 
 def test_an_aborted_call_is_tried_again_soon():
-    """MR-013, MA-014: somebody else is at it; five times without doubling."""
+    """MR-013, MA-014: Another call is in progress; five retries follow without doubling."""
     world = failing("ABORTED")
     for _ in range(5):
         assert world.run().cap_seconds == 1.0

@@ -1,4 +1,4 @@
-"""Why is it not bigger yet, why is the class not applied: causes and their order."""
+"""Why a claim is not larger yet, or its class not applied: causes and their order."""
 
 from __future__ import annotations
 
@@ -136,14 +136,14 @@ REFUSED = claim(
     ],
 )
 def test_the_first_cause(cause, code, words):
-    """In the order of the work; the words name what a person has to look at."""
+    """The causes follow the order of the work, and each text names the object to check."""
     found = cause()
     assert found.code == code
     assert words in found.text
 
 
 def test_an_unbound_claim_is_somebody_elses_question():
-    """The provisioner answers it."""
+    """The provisioner explains such a claim."""
     item = claim()
     item["status"]["phase"] = "Pending"
     assert not of(item).is_problem
@@ -158,5 +158,5 @@ def test_an_unbound_claim_is_somebody_elses_question():
     ],
 )
 def test_a_claim_that_has_what_it_wants_is_no_problem(item, is_problem):
-    """Else `explain` would show this instead of what another controller complains about."""
+    """Otherwise `explain` would hide the problem that another controller reports."""
     assert of(item).is_problem is is_problem

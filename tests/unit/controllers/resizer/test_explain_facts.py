@@ -1,4 +1,4 @@
-"""Which facts `csi-fleet explain pvc` reads about size and class, and what it says of later."""
+"""Facts that `csi-fleet explain pvc` reads about size and class, and the announced next attempt."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ERROR = (Note(NOW - 3, "error", "boom"),)
 
 
 class Asked:
-    """The cluster and Redis of one question; `keys` are those that were looked up."""
+    """The cluster and Redis of one explanation; `keys` has the keys that were looked up."""
 
     def __init__(self, monkeypatch, *, records=EVERY, **state):
         self.world = ResizerWorld()
@@ -75,7 +75,7 @@ def test_everything_is_read_of_the_claim_and_its_driver(monkeypatch):
 
 
 def test_what_is_missing_is_none(monkeypatch):
-    """No claim, then a claim without its volume and class."""
+    """First there is no claim, then a claim without its volume and class."""
     asked = Asked(monkeypatch)
     assert asked.facts() == ChangeFacts(NAMESPACE, NAME)
     assert asked.cause().code == "not-found"
@@ -87,7 +87,7 @@ def test_what_is_missing_is_none(monkeypatch):
 
 
 def test_nothing_is_asked_for_without_a_name(monkeypatch):
-    """A claim without a class and without a volume."""
+    """The claim has neither a class nor a volume."""
     asked = Asked(monkeypatch)
     asked.world.claim(2, 1)
     asked.world.edit({"spec": {"volumeName": None}})
@@ -106,7 +106,7 @@ def test_nothing_is_asked_for_without_a_name(monkeypatch):
     ],
 )
 def test_the_queue_of_the_driver(monkeypatch, records, expected):
-    """A driver that nobody serves has its name for its queue's."""
+    """The queue of a driver that no worker serves has the driver's name."""
     asked = Asked(monkeypatch, records=records)
     asked.world.claim(2, 1)
     found = asked.facts()
@@ -125,7 +125,7 @@ def test_the_queue_of_the_driver(monkeypatch, records, expected):
     ],
 )
 def test_r021_whose_volume_it_is(monkeypatch, source, annotation, expected):
-    """R-021: its csi source says so, else the annotation of a driver that replaces a plugin."""
+    """R-021: Its CSI source decides, else the annotation of a driver that replaces a plug-in."""
     asked = Asked(monkeypatch)
     asked.world.volume(1, csi={"driver": source, "volumeHandle": "h"} if source else None)
     asked.world.claim(2, 1, annotations={RESIZER: annotation} if annotation else None)
@@ -134,7 +134,7 @@ def test_r021_whose_volume_it_is(monkeypatch, source, annotation, expected):
 
 @pytest.mark.parametrize("due", [0.0, DUE])
 def test_r034_an_infeasible_size_says_when_it_is_tried_again(monkeypatch, due):
-    """Where that is known."""
+    """The time is shown if it is known."""
     asked = Asked(monkeypatch, due=due)
     asked.world.claim(9, 1, 9, "C-INF", 1, conditions={"ControllerResizeError": "too large"})
     found = asked.cause()
@@ -165,7 +165,7 @@ def test_r114_an_infeasible_class_says_until_when(monkeypatch, due):
 @pytest.mark.parametrize("due", [0.0, DUE])
 @pytest.mark.parametrize("what", ["size-pinned", "class-pinned", "change-failed"])
 def test_what_is_tried_again_says_when(monkeypatch, what, due):
-    """The advice is the next attempt, where it is known."""
+    """The advice is the time of the next attempt, if it is known."""
     asked = Asked(monkeypatch, due=due, trail=ERROR, fails=2)
     if what == "class-pinned":
         of_class(asked, "c", "InProgress")
@@ -180,7 +180,7 @@ def test_what_is_tried_again_says_when(monkeypatch, what, due):
 
 
 def test_mr010_a_class_that_waits_for_a_dead_workers_call_says_until_when(monkeypatch):
-    """MR-010: no error tells of it."""
+    """MR-010: No error reports this."""
     asked = Asked(monkeypatch, due=DUE)
     of_class(asked, "c")
     found = asked.cause()
@@ -190,14 +190,14 @@ def test_mr010_a_class_that_waits_for_a_dead_workers_call_says_until_when(monkey
 
 @pytest.mark.parametrize("state", [None, "Pending", "InProgress"])
 def test_a_class_that_is_at_work_waits_for_no_other(monkeypatch, state):
-    """R-101: only a target that is another one pins."""
+    """R-101: Only a different target pins the class."""
     asked = Asked(monkeypatch, lease=("host:1:x", NOW - 1))
     of_class(asked, "b", state)
     assert asked.cause().code == "running"
 
 
 def test_without_a_state_nothing_is_said_of_the_queue(monkeypatch):
-    """Redis knows nothing of the key, so that no time can be told."""
+    """Without the key's state in Redis, no time is known."""
     asked = Asked(monkeypatch)
     asked.state = None
     asked.world.claim(9, 1, 9, "C-INF", 1)

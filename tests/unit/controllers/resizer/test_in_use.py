@@ -1,4 +1,4 @@
-"""Drivers that expand offline only, and how a claim's users are found (section 11.5)."""
+"""Drivers that only expand offline, and how the users of a claim are found (section 11.5)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def attached(world, volume=VOLUME):
 
 
 def test_tr100_a_refused_volume_in_use_is_not_asked_for_again():
-    """R-080, R-082: event, error and back-off; the status already says in progress."""
+    """R-080, R-082: Event, error and back-off follow; the status already says in progress."""
     world = marked()
     world.pod()
     outcome = world.run()
@@ -45,7 +45,7 @@ def test_tr100_a_refused_volume_in_use_is_not_asked_for_again():
 
 
 def test_dr013_the_refusal_is_said_once():
-    """DR-013: One event and one write per episode."""
+    """DR-013: Each episode causes one event and one write."""
     world = marked()
     world.pod()
     for _ in range(5):
@@ -55,7 +55,7 @@ def test_dr013_the_refusal_is_said_once():
 
 
 def test_tr101_tr109_without_a_pod_it_is_asked():
-    """The mark goes with success."""
+    """After a success the key's state is dropped."""
     world = marked()
     world.run()
     assert world.sizes() == [2]
@@ -64,7 +64,7 @@ def test_tr101_tr109_without_a_pod_it_is_asked():
 
 
 def test_tr102_the_first_call_is_always_made():
-    """R-083: the driver knows best."""
+    """R-083: Only the driver knows if it can expand a volume in use."""
     world = ResizerWorld()
     world.claim(2, 1)
     world.pod()
@@ -73,7 +73,7 @@ def test_tr102_the_first_call_is_always_made():
 
 
 def test_tr103_tr110_without_the_flag_nobody_looks():
-    """No request for pods at all."""
+    """Pods are not requested at all."""
     world = marked(handles_in_use=False)
     world.pod()
     world.run()
@@ -82,7 +82,7 @@ def test_tr103_tr110_without_the_flag_nobody_looks():
 
 
 def test_tr104_a_refusal_is_remembered():
-    """R-050, R-051: and shown as any final error."""
+    """R-050, R-051: The refusal is also shown like any final error."""
     world = ResizerWorld()
     world.answers({"code": "FAILED_PRECONDITION", "message": "published"})
     world.claim(2, 1)
@@ -95,7 +95,7 @@ def test_tr104_a_refusal_is_remembered():
 
 
 def test_tr105_an_ended_pod_counts_no_more():
-    """R-081; the end of its attachment wakes the claim, see the rules, or the next look."""
+    """R-081: The end of its attachment adds the claim's key; otherwise a retry finds it."""
     world = marked()
     world.pod()
     world.run()
@@ -115,7 +115,7 @@ def test_tr106_one_of_two_pods_is_enough():
 
 
 def test_tr107_a_generic_ephemeral_volume_is_a_use():
-    """Its claim is named `<pod>-<volume>`; the reference misses it (DR-012)."""
+    """The claim's name is `<pod>-<volume>`; csi-resizer misses this use (DR-012)."""
     pod = {
         "metadata": {"name": "web"},
         "spec": {"volumes": [{"name": "v", "ephemeral": {}}, {"name": "other"}]},
@@ -130,7 +130,7 @@ def test_tr107_a_generic_ephemeral_volume_is_a_use():
     [("Pending", True), ("Running", True), ("", True), ("Failed", False), ("Succeeded", False)],
 )
 def test_unscheduled_pods_count_and_ended_ones_do_not(phase, expected):
-    """R-081."""
+    """R-081: Only a pod in phase Failed or Succeeded does not count."""
     volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": NAME}}]
     pod = {"metadata": {"name": "p"}, "spec": {"volumes": volumes}, "status": {"phase": phase}}
     assert uses(pod, NAME) is expected
@@ -138,7 +138,7 @@ def test_unscheduled_pods_count_and_ended_ones_do_not(phase, expected):
 
 
 def test_tr108_an_attachment_is_a_use():
-    """DR-012: the pod is gone, but the volume is still published."""
+    """DR-012: The pod is gone, but the volume is still published."""
     world = marked()
     attached(world, "another")
     attached(world)
@@ -150,7 +150,7 @@ def test_tr108_an_attachment_is_a_use():
 
 
 def test_without_the_right_to_attachments_the_pods_decide():
-    """csi-resizer's own role has no such right."""
+    """csi-resizer's own role does not have this permission."""
     world = marked()
     world.api.fail("get", "volumeattachments", ForbiddenError(403, "Forbidden", "no"))
     world.run()
@@ -158,7 +158,7 @@ def test_without_the_right_to_attachments_the_pods_decide():
 
 
 def test_a_lowered_size_is_written_while_the_volume_is_in_use():
-    """R-032, R-082: the refusal was a final answer."""
+    """R-032, R-082: The refusal was a final answer."""
     world = ResizerWorld()
     world.answers({"code": "FAILED_PRECONDITION"}, {})
     world.claim(9, 3)

@@ -1,4 +1,4 @@
-"""What is remembered of a claim between two passes (MR-020, MR-050, DR-027)."""
+"""The state that is kept of a claim between two reconciles (MR-020, MR-050, DR-027)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILLING = len(str({"k": ""}))
 
 
 def said(*events):
-    """Marks with these (text, age)."""
+    """Return a state with these events, each a (text, age)."""
     marks = Marks()
     for text, age in events:
         marks = marks.saying("Reason", text, NOW - age)
@@ -41,7 +41,7 @@ LAST = Deadline(9.5, 2.0, 1.0)
     ],
 )
 def test_a_call_is_spelled_without_what_is_empty(call, more):
-    """MR-020: and read back as it was."""
+    """MR-020: Empty fields are left out, and reading returns an equal call."""
     data = {"target": "5", "result": "final", "at": 7.0} | more
     assert call.data() == data
     assert Call.parse(data) == call
@@ -51,7 +51,7 @@ def test_a_call_is_spelled_without_what_is_empty(call, more):
 
 @pytest.mark.parametrize(("size", "is_kept"), [(8191, True), (8192, True), (8193, False)])
 def test_dr027_parameters_that_are_too_large_are_not_kept(size, is_kept):
-    """DR-027: 8 KiB of a mark are for them at most."""
+    """DR-027: At most 8 KiB of the state are for parameters."""
     parameters = {"k": "x" * (size - FILLING)}
     assert len(str(parameters)) == size
     data = Call("b", Result.UNCERTAIN, 7.0, parameters=parameters).data()
@@ -59,7 +59,7 @@ def test_dr027_parameters_that_are_too_large_are_not_kept(size, is_kept):
 
 
 def test_dr027_parameters_are_as_large_as_redis_has_them():
-    """DR-027: characters of several bytes count as such, or the mark would be refused."""
+    """DR-027: Multi-byte characters count in bytes, otherwise Redis would refuse the state."""
     parameters = {"k": "\u20ac" * 4000}
     assert "parameters" not in Call("b", Result.UNCERTAIN, 7.0, parameters=parameters).data()
 
@@ -79,12 +79,12 @@ def test_dr027_parameters_are_as_large_as_redis_has_them():
     ],
 )
 def test_what_is_no_call_of_ours_is_nothing(data):
-    """MR-021: as if Redis had been lost."""
+    """MR-021: Unreadable data counts as if Redis had lost it."""
     assert Call.parse(data) is None
 
 
 def test_a_result_is_of_its_target_alone():
-    """R-032, R-101: another size or class is not known."""
+    """R-032, R-101: Nothing is known about another size or class."""
     call = Call("5", Result.FINAL, 7.0)
     marks = Marks(expand=call)
     assert (marks.expansion_of(5), marks.expansion_of(6)) == (call, None)
@@ -95,7 +95,7 @@ def test_a_result_is_of_its_target_alone():
 
 
 def test_mr010_a_call_that_was_answered_is_waited_for_no_more():
-    """MR-010: those before it are."""
+    """MR-010: Earlier calls are still waited for."""
     call = Call("b", Result.UNCERTAIN, NOW, deadline=Deadline(9.0), overtaken=Deadline(5.0))
     assert call.deadlines == (Deadline(9.0), Deadline(5.0))
     assert call.answered().deadlines == (NONE, Deadline(5.0))
@@ -106,7 +106,7 @@ def test_mr010_a_call_that_was_answered_is_waited_for_no_more():
     [(0, "m", True), (599, "m", True), (600, "m", False), (0, "another", False)],
 )
 def test_mr050_the_same_event_is_quiet_for_ten_minutes(age, text, expected):
-    """MR-050: another text is another event, and so is another reason."""
+    """MR-050: Another text or another reason is another event."""
     marks = said(("m", age))
     assert marks.has_said("Reason", text, NOW) is expected
     assert not marks.has_said("Another", text, NOW)
@@ -114,7 +114,7 @@ def test_mr050_the_same_event_is_quiet_for_ten_minutes(age, text, expected):
 
 
 def test_mr050_what_was_said_long_ago_is_forgotten():
-    """MR-050: each event has one place, and those that are over none."""
+    """MR-050: Each event is stored once, and expired events are dropped."""
     marks = said(("old", 600), ("young", 599), ("again", 300))
     found = marks.saying("Reason", "again", NOW)
     assert [at for _, at in found.said] == [NOW - 599, NOW]
@@ -123,7 +123,7 @@ def test_mr050_what_was_said_long_ago_is_forgotten():
 
 
 def test_mr050_the_newest_sixteen_events_are_remembered():
-    """A mark stays small, whatever a driver answers."""
+    """The state stays small, whatever a driver answers."""
     marks = said(*((str(number), 20 - number) for number in range(20)))
     assert len(marks.said) == 16
     known = [number for number in range(20) if marks.has_said("Reason", str(number), NOW)]
@@ -135,7 +135,7 @@ def test_mr050_the_newest_sixteen_events_are_remembered():
     [([[1, 2.0], ["3", "4"]], ((1, 2.0), (3, 4.0))), ([[1]], ()), ([["x", 1]], ()), (7, ())],
 )
 def test_what_was_said_is_read_with_care(said, expected):
-    """Foreign text in Redis says nothing."""
+    """Unreadable entries in Redis are ignored."""
     assert Marks.parse({"said": said}).said == expected
 
 
@@ -157,7 +157,7 @@ def test_what_was_said_is_read_with_care(said, expected):
     ],
 )
 def test_r050_what_an_answer_means(error, expand, modify, in_use):
-    """R-050, R-111, R-083: only an uncertain call may still run."""
+    """R-050, R-111, R-083: Only a call with an uncertain result may still run."""
     assert results.expand_result(error) == expand
     assert results.modify_result(error) == modify
     assert results.is_in_use(error) is in_use

@@ -1,4 +1,4 @@
-"""Another class for a claim: targets, errors, roll-back, secrets (section 11.6)."""
+"""Changing a claim's attributes class: targets, errors, roll-back, secrets (section 11.6)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WAITING = 'Modifying volume to "b" failed. Waiting for retry.'
 
 
 def wanting(spec, current, state=None, target="b", **settings):
-    """A claim (spec VAC, curVAC, mvs) with classes a, b and c."""
+    """Return a world with a claim (spec VAC, curVAC, mvs) and classes a, b and c."""
     world = ResizerWorld(**settings)
     for name in "abc":
         world.attributes_class(name, tier=name)
@@ -34,7 +34,7 @@ def classes(world):
 
 
 def progress(world):
-    """(state, target) of the modification."""
+    """Return (state, target) of the modification."""
     found = world.seen["status"].get("modifyVolumeStatus") or {}
     return found.get("status"), found.get("targetVolumeAttributesClassName")
 
@@ -49,7 +49,7 @@ def slow(world):
 
 
 def test_tr120_the_class_that_is_current_rests():
-    """R-100/6; nil and empty are equal."""
+    """R-100/6: A missing and an empty class name are equal."""
     for spec, current in (("a", "a"), (None, None), ("", None)):
         world = wanting(spec, current)
         world.run()
@@ -58,7 +58,7 @@ def test_tr120_the_class_that_is_current_rests():
 
 
 def test_tr121_another_class_is_applied():
-    """R-102, R-104, R-110: the claim says so first, then the volume, then the claim again."""
+    """R-102, R-104, R-110: The claim is written first, then the volume, then the claim again."""
     world = wanting("b", "a")
     seen = []
     world.modifies(lambda _: seen.append((progress(world), world.conditions()[MODIFYING])) or {})
@@ -80,7 +80,7 @@ def test_tr121_another_class_is_applied():
 
 
 def test_tr122_names_travel_with_the_parameters_when_asked_for():
-    """R-104: they overwrite equal keys; the class itself stays as it is."""
+    """R-104: The names replace equal keys, and the class itself is not changed."""
     world = wanting("b", "a", extra_modify_metadata=True)
     world.attributes_class("b", **{"tier": "b", "csi.storage.k8s.io/pv/name": "mine"})
     before = world.api.of(paths.ATTRIBUTES_CLASSES, "b")
@@ -97,7 +97,7 @@ def test_tr122_names_travel_with_the_parameters_when_asked_for():
 
 
 def test_tr123_tr124_a_missing_class_is_waited_for():
-    """R-102, DR-018: said once; when it comes it is applied at once."""
+    """R-102, DR-018: One event reports it; once the class exists, it is applied at once."""
     world = wanting("b", "a", "Infeasible", "c")
     world.api.drop(paths.ATTRIBUTES_CLASSES, "b")
     assert world.run().action.value == "done"
@@ -111,7 +111,7 @@ def test_tr123_tr124_a_missing_class_is_waited_for():
 
 
 def test_tr125_an_infeasible_class_rests():
-    """R-114, DR-023: for the rest of the time, without a back-off step."""
+    """R-114, DR-023: The key waits for the rest of the pause, and its back-off doesn't grow."""
     world = wanting("b", "a")
     world.modifies({"code": "INVALID_ARGUMENT"}, {})
     outcome = world.run()
@@ -135,7 +135,7 @@ def test_tr125_an_infeasible_class_rests():
     ],
 )
 def test_the_class_that_may_be_at_work_comes_first(spec, state, expected):
-    """R-100, R-101, R-103, R-115, I-2."""
+    """R-100, R-101, R-103, R-115, I-2: A class whose call may still run is finished first."""
     world = wanting(spec, "a", state)
     world.settle()
     assert classes(world) == expected
@@ -144,7 +144,7 @@ def test_the_class_that_may_be_at_work_comes_first(spec, state, expected):
 
 
 def test_tr128_nothing_is_written_before_a_repeated_call():
-    """R-103."""
+    """R-103: The claim already has the state."""
     world = wanting("b", "a", "InProgress")
     writes = []
     world.modifies(lambda _: writes.append(world.status_writes()) or {})
@@ -161,7 +161,7 @@ def test_tr130_a_final_answer_lets_the_next_class_follow():
 
 
 def test_tr131_an_uncertain_answer_pins_the_class():
-    """R-111."""
+    """R-111: The same class is requested again, although the user wants another."""
     world = wanting("c", "a", "InProgress")
     world.modifies({"code": "UNAVAILABLE", "message": "rebooting"})
     assert world.run().action.value == "retry"
@@ -174,7 +174,7 @@ def test_tr131_an_uncertain_answer_pins_the_class():
 
 
 def test_tr132_an_infeasible_class_is_said():
-    """R-111: message and reason without the prefix."""
+    """R-111: The condition has message and reason without the prefix."""
     world = wanting("b", "a")
     world.modifies({"code": "INVALID_ARGUMENT", "message": "no such tier"})
     world.run()
@@ -194,7 +194,7 @@ def test_tr132_an_infeasible_class_is_said():
     ],
 )
 def test_other_final_answers_are_retried(code):
-    """R-111: the next attempt announces itself anew."""
+    """R-111: The next attempt is announced again."""
     world = wanting("b", "a")
     world.modifies({"code": code}, {})
     outcome = world.run()
@@ -206,7 +206,7 @@ def test_other_final_answers_are_retried(code):
 
 
 def test_tr134_a_class_taken_back_while_at_work():
-    """R-105, R-115: brought to its end first, then cancelled; the error goes too (DR-024)."""
+    """R-105, R-115: It is finished first and then cancelled; the error is removed too (DR-024)."""
     world = wanting(None, None, "InProgress")
     world.modifies({"code": "INVALID_ARGUMENT"})
     world.settle()
@@ -226,7 +226,7 @@ def test_tr135_a_class_taken_back_while_pending():
 
 
 def test_tr136_the_same_error_again_is_no_transition():
-    """R-112: only the probe is new."""
+    """R-112: Only the probe time changes."""
     world = wanting("b", "a", "InProgress")
     world.modifies({"code": "UNAVAILABLE", "message": "no"})
     world.run()
@@ -254,7 +254,7 @@ PREFIX = "volume.kubernetes.io/controller-modify-secret"
     ],
 )
 def test_the_secret_of_a_modification(annotations, has_reference, expected):
-    """R-104."""
+    """R-104: Both annotations must be present, else the volume's reference is used."""
     world = wanting("b", "a")
     for name, value in SECRETS.items():
         metadata = {"name": name, "namespace": "n"}
@@ -271,7 +271,10 @@ def test_the_secret_of_a_modification(annotations, has_reference, expected):
 
 
 def test_tr139_a_missing_secret_is_seen_by_the_user():
-    """DR-020: event and condition; nothing was sent, so another class may follow (R-113)."""
+    """DR-020: Event and condition report it.
+
+    No call was made, so another class may follow (R-113).
+    """
     world = wanting("b", "a")
     reference = {"name": "s", "namespace": "n"}
     source = {"spec": {"csi": {"controllerExpandSecretRef": reference}}}
@@ -288,7 +291,7 @@ def test_tr139_a_missing_secret_is_seen_by_the_user():
 
 
 def test_tr140_a_volume_that_cannot_be_written_repeats_the_call():
-    """R-110: the claim says done only when the volume does."""
+    """R-110: The claim is complete only once the volume is written."""
     world = wanting("b", "a")
     world.api.fail("patch", VOLUME, ForbiddenError(403, "Forbidden", "no"))
     assert world.run().action.value == "retry"
@@ -310,7 +313,7 @@ def test_tr140_a_volume_that_cannot_be_written_repeats_the_call():
     ],
 )
 def test_a_volume_that_is_no_csi_volume_of_ours_is_skipped(spec):
-    """R-100/3: no migration of modifications."""
+    """R-100/3: Modifications are not migrated."""
     world = ResizerWorld(driver_name="ebs.csi.aws.com")
     world.attributes_class("b", tier="b")
     world.volume(1, **spec)
@@ -322,7 +325,10 @@ def test_a_volume_that_is_no_csi_volume_of_ours_is_skipped(spec):
 
 
 def test_tr143_a_class_of_another_driver_is_not_sent():
-    """DR-021: the event names both; no pending request, for waiting helps nothing."""
+    """DR-021: The event names both drivers.
+
+    The request is not pending, since waiting cannot help.
+    """
     world = wanting("b", "a")
     world.attributes_class("b", driver="other", tier="b")
     world.run()
@@ -336,7 +342,7 @@ def test_tr143_a_class_of_another_driver_is_not_sent():
 
 
 def test_a_class_of_the_driver_ends_the_failure_of_anothers():
-    """DR-021: what External.Storage asks for: a new class is applied at once."""
+    """DR-021: External.Storage requires that a new class is applied at once."""
     world = wanting("b", "a")
     world.attributes_class("b", driver="other", tier="b")
     world.run()
@@ -349,7 +355,7 @@ def test_a_class_of_the_driver_ends_the_failure_of_anothers():
 
 
 def test_tr145_the_result_is_written_on_a_newer_claim_too():
-    """R-110: other fields are kept, and no second call is made."""
+    """R-110: Other fields are kept, and no second call is made."""
     world = wanting("b", "a")
     label = {"metadata": {"labels": {"a": "b"}}}
     world.modifies(lambda _: world.edit(label) or {})
@@ -360,7 +366,7 @@ def test_tr145_the_result_is_written_on_a_newer_claim_too():
 
 
 def test_r113_a_claim_that_goes_during_its_call():
-    """R-113: nothing is said about a claim that nobody has any more."""
+    """R-113: No event is emitted for a deleted claim."""
     world = wanting("b", "a")
 
     def gone(request):
@@ -375,7 +381,7 @@ def test_r113_a_claim_that_goes_during_its_call():
 
 
 def test_dr027_a_class_deleted_at_work_is_repeated_with_what_it_said():
-    """Its parameters are kept while the call may run."""
+    """DR-027: Its parameters are kept while the call may run."""
     world = wanting("b", "a")
     world.modifies({"code": "UNAVAILABLE"}, {})
     world.run()
@@ -386,7 +392,7 @@ def test_dr027_a_class_deleted_at_work_is_repeated_with_what_it_said():
 
 
 def test_a_class_deleted_at_work_that_nobody_remembers():
-    """R-103: said and retried."""
+    """R-103: An event reports it, and the modification is retried."""
     world = wanting("b", "a", "InProgress")
     world.api.drop(paths.ATTRIBUTES_CLASSES, "b")
     assert world.run().action.value == "retry"
@@ -395,7 +401,7 @@ def test_a_class_deleted_at_work_that_nobody_remembers():
 
 
 def test_a_result_that_cannot_be_written_is_reported():
-    """R-111: the text of the failure takes the event's place."""
+    """R-111: The event has the text of the failed write."""
     world = wanting("b", "a", "InProgress")
     world.modifies({"code": "INTERNAL"})
     world.api.fail("patch", f"{NAME}/status", *[ConflictError(409, "Conflict", "no")] * 5)
@@ -404,7 +410,7 @@ def test_a_result_that_cannot_be_written_is_reported():
 
 
 def test_without_the_gate_or_the_capability_nothing_is_modified():
-    """R-004, TR-153."""
+    """R-004, TR-153: The modification is not even announced."""
     for settings in ({"applies_classes": False}, {"capabilities": ("EXPAND_VOLUME",)}):
         world = wanting("b", "a", **settings)
         world.run()
@@ -413,7 +419,7 @@ def test_without_the_gate_or_the_capability_nothing_is_modified():
 
 
 def test_an_aborted_modification_is_tried_again_soon():
-    """MR-013, MA-014: five times without doubling."""
+    """MR-013, MA-014: Five retries follow without doubling."""
     world = wanting("b", "a")
     world.modifies({"code": "ABORTED"})
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""A class made anew under its name is another one for a call that was overtaken (MR-010)."""
+"""A recreated class counts as another class while a dead worker's call may run (MR-010)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.unit.controllers.resizer.test_modify import wanting
 from tests.unit.controllers.resizer.test_unseen_ends import current, dies_in_its_call
 from workers.kube import paths
 
-# More than a mark remembers.
+# More than the key's state can hold.
 MANY = {f"p{number}": "x" * 100 for number in range(100)}
 
 

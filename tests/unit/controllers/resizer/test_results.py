@@ -1,4 +1,7 @@
-"""What a call is told, and on which state its result may land (R-040, R-104, MR-040, MR-041)."""
+"""What a call is sent, and on which state its result may be written.
+
+R-040, R-104, MR-040, MR-041.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ _Mode = csi.VolumeCapability.AccessMode
 
 
 def wanting(spec="b", state=None, target="b", **settings):
-    """A claim (spec VAC, a, mvs) with classes b and c."""
+    """Return a world with a claim (spec VAC, a, mvs) and classes b and c."""
     world = ResizerWorld(**settings)
     for name in "bc":
         world.attributes_class(name, tier=name)
@@ -37,7 +40,7 @@ def classes(world):
     return [parameters["tier"] for parameters in world.parameters()]
 
 
-# What somebody else wrote during the call.
+# Writes of other programs during the call.
 
 
 @pytest.mark.parametrize(
@@ -52,7 +55,7 @@ def classes(world):
     ],
 )
 def test_mr040_a_size_that_nobody_waits_for_is_not_written(status, answer):
-    """MR-040: a successor asked for another size, or kubelet went on."""
+    """MR-040: Another worker requested another size, or kubelet continued."""
     world = ResizerWorld()
     after = []
 
@@ -78,7 +81,7 @@ def test_mr040_a_size_that_nobody_waits_for_is_not_written(status, answer):
     ],
 )
 def test_mr040_a_class_that_nobody_waits_for_is_not_written(found, answer):
-    """MR-040: neither its success nor its failure."""
+    """MR-040: Neither its success nor its failure is written."""
     world = wanting()
     after = []
 
@@ -94,7 +97,7 @@ def test_mr040_a_class_that_nobody_waits_for_is_not_written(found, answer):
 
 @pytest.mark.parametrize("written", [2, 3, 5, 100])
 def test_mr041_a_size_that_somebody_wrote_into_the_volume_is_not_believed(written):
-    """BUG-3: claim and volume get what the driver answered, and later growth is asked for."""
+    """BUG-3: Claim and volume get the driver's answer, and later growth is requested."""
     world = ResizerWorld()
     world.answers({})
     world.claim(2, 1, None, "", written)
@@ -104,7 +107,7 @@ def test_mr041_a_size_that_somebody_wrote_into_the_volume_is_not_believed(writte
 
 
 def test_mr041_growth_after_a_size_that_somebody_wrote():
-    """BUG-3: the claim is raised to the very size that was written."""
+    """BUG-3: The claim is raised to exactly the size that was written."""
     world = ResizerWorld()
     world.answers({}, {})
     world.claim(3, 1, None, "", 5)
@@ -116,7 +119,7 @@ def test_mr041_growth_after_a_size_that_somebody_wrote():
 
 
 def test_a_claim_that_went_meanwhile_is_no_failure():
-    """Its node part is marked on an object that is gone: no event, no log of a failed attempt."""
+    """The claim is gone when its node part is written, so no failure is reported or logged."""
     world = ResizerWorld()
 
     def goes(request):
@@ -131,7 +134,7 @@ def test_a_claim_that_went_meanwhile_is_no_failure():
 
 
 def test_r060_the_volume_gets_the_size_as_it_is_spelled():
-    """R-060: written also where it says the same in other words."""
+    """R-060: The size is written even if the present text has the same value."""
     world = ResizerWorld()
     world.volume(1, capacity={"storage": "2048Mi"})
     world.claim(2, 1, 2, "C-IP")
@@ -139,11 +142,11 @@ def test_r060_the_volume_gets_the_size_as_it_is_spelled():
     assert world.stored["spec"]["capacity"] == {"storage": "2Gi"}
 
 
-# What failures mean for the next pass.
+# How failures affect the next reconcile.
 
 
 def test_mr031_without_the_flag_a_full_storage_leaves_no_mark():
-    """MR-031: what is not remembered cannot be believed."""
+    """MR-031: An answer that is not recorded cannot be used later."""
     world = ResizerWorld()
     world.answers({"code": "RESOURCE_EXHAUSTED"})
     world.claim(2, 1)
@@ -152,7 +155,7 @@ def test_mr031_without_the_flag_a_full_storage_leaves_no_mark():
 
 
 def test_r113_a_local_error_does_not_loosen_a_class_that_may_be_at_work():
-    """R-101, MR-032: only a class that was never sent is given up."""
+    """R-101, MR-032: Only a class that was never sent is given up."""
     world = wanting("b", "InProgress")
     reference = {"spec": {"csi": {"controllerExpandSecretRef": {"name": "s", "namespace": "n"}}}}
     world.api.change(paths.VOLUMES, VOLUME, reference)
@@ -174,7 +177,7 @@ def test_r113_a_local_error_does_not_loosen_a_class_that_may_be_at_work():
     ],
 )
 def test_ma014_when_a_class_is_tried_again(code, expected):
-    """MA-014, R-111, R-114: the back-off doubles, but for an aborted call."""
+    """MA-014, R-111, R-114: The back-off doubles, except after an aborted call."""
     world = wanting()
     world.modifies({"code": code})
     outcome = world.run()
@@ -182,7 +185,7 @@ def test_ma014_when_a_class_is_tried_again(code, expected):
 
 
 def test_dr021_a_class_of_another_driver_fails_like_an_infeasible_one():
-    """DR-021: no call for it may be at work, and the pause is that of R-114."""
+    """DR-021: No call for it can be running, and the pause is that of R-114."""
     world = wanting()
     world.attributes_class("b", driver="other")
     outcome = world.run()
@@ -193,7 +196,7 @@ def test_dr021_a_class_of_another_driver_fails_like_an_infeasible_one():
 
 
 def test_r103_a_class_at_work_that_is_another_drivers_by_now():
-    """R-103: what may be at work keeps its state, and is tried again."""
+    """R-103: A class that may be in progress keeps its state and is retried."""
     world = wanting("b", "InProgress")
     world.attributes_class("b", driver="other")
     assert world.run().reason == "no class"
@@ -201,7 +204,7 @@ def test_r103_a_class_at_work_that_is_another_drivers_by_now():
     assert "modify" not in world.queue.marks[world.key.text]
 
 
-# What the driver is told.
+# The contents of the request.
 
 
 @pytest.mark.parametrize(
@@ -212,7 +215,7 @@ def test_r103_a_class_at_work_that_is_another_drivers_by_now():
     ],
 )
 def test_r041_the_access_mode_is_what_the_driver_understands(capabilities, mode):
-    """R-041, A-052: without a call of its own (DR-003)."""
+    """R-041, A-052: No additional call is needed (DR-003)."""
     world = ResizerWorld(capabilities=capabilities)
     world.claim(2, 1)
     world.run()
@@ -222,7 +225,7 @@ def test_r041_the_access_mode_is_what_the_driver_understands(capabilities, mode)
 
 @pytest.mark.parametrize("is_migrated", [False, True])
 def test_r124_a_call_is_counted_as_migrated_when_the_volume_is(is_migrated):
-    """R-124: of a driver that replaces an in-tree plugin."""
+    """R-124: The driver replaces an in-tree plug-in."""
     world, metrics = ResizerWorld(driver_name=EBS), Metrics()
     if is_migrated:
         source = {"volumeID": "aws://us-east-1a/vol-0123"}
@@ -245,14 +248,17 @@ def test_r124_a_call_is_counted_as_migrated_when_the_volume_is(is_migrated):
     ],
 )
 def test_r040_a_reference_that_is_incomplete_is_no_missing_one(reference, expected):
-    """R-040: it cannot be read, and the user hears so, where a call without secrets would fail."""
+    """R-040: An incomplete reference cannot be read, and an event says so.
+
+    A call without secrets would fail.
+    """
     volume = {"spec": {"csi": {"controllerExpandSecretRef": reference}}}
     assert request.expand_secret(volume) == expected
     assert request.modify_secret(volume) == expected
 
 
 def test_r104_the_secret_of_a_modification_is_for_nothing_else():
-    """R-041, R-104: an expansion has its own."""
+    """R-041, R-104: An expansion has its own secret."""
     world = ResizerWorld()
     annotations = {f"{MODIFY_SECRET}-name": "modify", f"{MODIFY_SECRET}-namespace": "n"}
     world.volume(1, annotations=annotations)
@@ -267,7 +273,7 @@ def test_r104_the_secret_of_a_modification_is_for_nothing_else():
 
 
 def test_the_deadline_of_a_class_comes_before_the_controllers():
-    """DR-032: the drivers file may name one for an operation and a storage class."""
+    """DR-032: The drivers file may set one for an operation and a storage class."""
     world = ResizerWorld(timeout_seconds=7.0, serializes=True)
     world.attributes_class("b", tier="b")
     named = {("expand", "slow"): 30.0}
@@ -278,7 +284,7 @@ def test_the_deadline_of_a_class_comes_before_the_controllers():
     assert found == {"ControllerExpandVolume": 30.0, "ControllerModifyVolume": 7.0}
 
 
-# What is held meanwhile.
+# Locks during the calls.
 
 
 @pytest.mark.parametrize(
@@ -293,7 +299,7 @@ def test_the_deadline_of_a_class_comes_before_the_controllers():
 )
 @pytest.mark.parametrize("is_static", [True, False], ids=["static", "provisioned"])
 def test_mr011_what_is_locked(modes, in_use, size, expected, is_static):
-    """MR-011: what may stand beside no publication stands beside none of the handle either."""
+    """MR-011: For a static volume, an exclusive lock on it also needs one on its handle."""
     world = ResizerWorld(modes=modes)
     by = {"pv.kubernetes.io/provisioned-by": world.driver_name}
     world.volume(1, annotations=None if is_static else by)
@@ -308,7 +314,7 @@ def test_mr011_what_is_locked(modes, in_use, size, expected, is_static):
 
 
 def test_mr011_a_volume_in_use_by_another_claim_of_its_handle_is_waited_for():
-    """MR-011: the other volume's publication holds the handle shared."""
+    """MR-011: Publishing the other volume holds a shared lock on the handle."""
     world = ResizerWorld(modes=("OFFLINE",))
     world.claim(2, 1)
     world.queue.busy[f"{world.driver_name}#{HANDLE}"] = Mode.SHARED

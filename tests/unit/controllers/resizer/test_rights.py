@@ -1,4 +1,4 @@
-"""The component's roles give what the spec asks for, and nothing else (R-122)."""
+"""The component's roles grant exactly the permissions that the spec names (R-122)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COMPONENT = Path(__file__).parents[4] / "k8s" / "components" / "controller-resiz
 
 
 def given():
-    """(group, resource, verb) of both accounts together."""
+    """Return (group, resource, verb) of both accounts together."""
     roles = yaml.safe_load_all((COMPONENT / "clusterroles.yaml").read_text(encoding="utf-8"))
     return {
         (group, resource, verb)
@@ -25,7 +25,7 @@ def given():
 
 
 def asked():
-    """The same from the spec; secrets have a component of their own."""
+    """Return the same from the spec, without secrets, which have their own component."""
     return {
         (one.group, resource, verb)
         for one in PERMISSIONS
@@ -36,6 +36,6 @@ def asked():
 
 
 def test_the_roles_are_those_of_the_spec():
-    """Pods are listed and never watched (DR-012)."""
+    """Pods are listed but never watched (DR-012)."""
     assert given() == asked()
     assert ("", "pods", "watch") not in given()

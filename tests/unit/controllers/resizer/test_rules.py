@@ -1,4 +1,4 @@
-"""Which events wake which claims (sections 2 and 13)."""
+"""Which events add keys of which claims (sections 2 and 13)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def volume(driver=DRIVER, *, name="pv", note=None, capacity="1Gi"):
 
 
 class Told:
-    """The rules, and what they say of each event."""
+    """The rules, and what they return for each event."""
 
     def __init__(self, *drivers):
         self.rules = ResizerRules()
@@ -99,7 +99,7 @@ def told():
     ],
 )
 def test_only_claims_with_work_are_queued(told, item, expected):
-    """MR-002: at start every claim of the cluster is seen."""
+    """MR-002: At the start every claim of the cluster is listed."""
     assert told.claim(item, is_listed=True) == expected
 
 
@@ -130,7 +130,7 @@ def test_only_claims_with_work_are_queued(told, item, expected):
     ],
 )
 def test_what_users_and_kubelet_change_wakes_and_echoes_do_not(told, item, expected):
-    """R-010, R-013, DR-008."""
+    """R-010, R-013, DR-008: The resizer's own writes add no key."""
     told.claim(claim())
     assert told.claim(item) == expected
 
@@ -157,7 +157,7 @@ FAILED_CLASS = {
     ],
 )
 def test_tr012_a_state_that_somebody_takes_away_wakes(told, before, now, expected):
-    """R-010, R-013: so does an admin have it tried again before the back-off is over."""
+    """R-010, R-013: An administrator can thereby cause a retry before the back-off ends."""
     wanted = {"volumeAttributesClassName": "b"}
     told.claim(claim(status=before, **wanted))
     assert told.claim(claim(status=now, **wanted)) == expected
@@ -165,7 +165,7 @@ def test_tr012_a_state_that_somebody_takes_away_wakes(told, before, now, expecte
 
 
 def test_tr004_tr142_a_volume_that_arrives_wakes_its_claim():
-    """R-011, DR-011, DR-019: whichever is seen first."""
+    """R-011, DR-011, DR-019: The order of claim and volume does not matter."""
     told = Told()
     assert told.claim(claim()) == []
     assert told.volume(volume()) == [KEY]
@@ -180,14 +180,14 @@ def test_tr008_volumes_of_others_are_not_remembered():
 
 
 def test_tr088_a_migrated_claim_goes_by_its_annotation():
-    """R-021: its volume has no csi source."""
+    """R-021: Its volume has no CSI source."""
     told = Told(record(EBS, "EXPAND_VOLUME"))
     assert told.claim(claim(annotations={RESIZER: EBS})) == [OTHER_KEY]
     assert told.claim(claim(annotations={RESIZER: "kubernetes.io/aws-ebs"})) == []
 
 
 def test_tr124_a_class_that_comes_wakes_who_waits_for_it(told):
-    """DR-018: once, and again when it was made anew."""
+    """DR-018: The key is added once, and again if the class is recreated."""
     told.claim(claim("1Gi", volumeAttributesClassName="b"))
 
     def seen(uid):
@@ -201,7 +201,7 @@ def test_tr124_a_class_that_comes_wakes_who_waits_for_it(told):
 
 
 def test_tr105_the_end_of_an_attachment_wakes_the_claim(told):
-    """DR-011: the driver may have refused because of it."""
+    """DR-011: The attachment may be why the driver refused."""
     told.claim(claim())
 
     def gone(name):
@@ -214,7 +214,7 @@ def test_tr105_the_end_of_an_attachment_wakes_the_claim(told):
 
 
 def test_tr082_the_end_of_the_node_part_brings_the_note_to_an_end(told):
-    """R-020/4, R-070: in whatever order claim and volume are seen."""
+    """R-020/4, R-070: The order in which claim and volume are seen does not matter."""
     assert told.volume(volume(note="1Gi", capacity="2Gi")) == [KEY]
     assert told.claim(claim("2Gi", "1Gi")) == [KEY]
     assert told.volume(volume(note="1Gi", capacity="2Gi")) == []
@@ -226,20 +226,20 @@ def test_tr082_the_end_of_the_node_part_brings_the_note_to_an_end(told):
 
 
 def test_the_note_on_a_migrated_volume():
-    """Its driver is one of those in use that replace an in-tree plugin."""
+    """Its driver is a registered driver that replaces an in-tree plug-in."""
     told = Told(record(EBS, "EXPAND_VOLUME"), record(DRIVER, "EXPAND_VOLUME"))
     assert told.volume(volume("", note="1Gi")) == [OTHER_KEY]
 
 
 def test_tr068_a_claim_that_goes_takes_its_marks_along(told):
-    """DR-006."""
+    """DR-006: Its key and state are dropped."""
     told.claim(claim())
     assert list(told.rules.gone(paths.CLAIMS, claim())) == [Forget(KEY)]
     assert list(told.rules.gone(paths.CLAIMS, claim())) == []
 
 
 def test_a_list_forgets_what_it_lacks(told):
-    """A watch that broke may have missed deletions."""
+    """An interrupted watch may have missed deletions."""
     told.claim(claim())
     for resource in (paths.CLAIMS, paths.VOLUMES):
         told.rules.begin_list(resource)
@@ -262,7 +262,7 @@ def test_a_list_that_says_nothing_new_wakes_nobody(told):
 
 
 def test_a_list_forgets_no_note_that_it_has(told):
-    """R-020/4: and one of a volume that went."""
+    """R-020/4: The annotation of a volume that is gone is dropped."""
     told.volume(volume(note="1Gi"))
     for is_there, keys in ((True, [KEY]), (False, [])):
         told.rules.begin_list(paths.VOLUMES)
@@ -273,7 +273,7 @@ def test_a_list_forgets_no_note_that_it_has(told):
 
 
 def test_a_driver_that_learned_to_expand_has_work(told):
-    """MR-003: a reconnect may bring another version."""
+    """MR-003: A reconnect may bring another version of the driver."""
     told.claim(claim())
     same = [record(DRIVER, "EXPAND_VOLUME", "MODIFY_VOLUME")]
     assert list(told.rules.set_drivers(same)) == []
@@ -281,7 +281,7 @@ def test_a_driver_that_learned_to_expand_has_work(told):
 
 
 def test_tr110_pods_are_never_watched():
-    """DR-012: nor are attachments or classes that no driver has to do with."""
+    """DR-012: Attachments and classes are not watched either if no driver needs them."""
     assert paths.PODS not in {watch.resource for watch in SPEC.watches}
     needed = {
         watch.resource.plural: watch.is_needed([record(DRIVER, "EXPAND_VOLUME")])
@@ -305,7 +305,7 @@ def test_tr110_pods_are_never_watched():
     ],
 )
 def test_attachments_are_watched_where_a_volume_may_be_refused_in_use(capabilities, is_needed):
-    """No watch that nobody needs."""
+    """Nothing is watched that no driver needs."""
     watch = next(one for one in SPEC.watches if one.resource == paths.ATTACHMENTS)
     assert watch.is_needed([record(DRIVER, *capabilities)]) is is_needed
 
@@ -316,14 +316,14 @@ def class_event(told, name, uid="1"):
 
 
 def test_dr018_a_claim_waits_for_the_class_it_wants_now(told):
-    """DR-018: not for the one before."""
+    """DR-018: The class that it wanted earlier does not count."""
     told.claim(claim("1Gi", volumeAttributesClassName="b"))
     told.claim(claim("1Gi", volumeAttributesClassName="c"))
     assert (class_event(told, "b"), class_event(told, "c")) == ([], [KEY])
 
 
 def test_r101_a_claim_waits_for_the_class_at_work_too(told):
-    """R-103: that one is asked for first."""
+    """R-103: That class is requested first."""
     status = {
         "modifyVolumeStatus": {"status": "InProgress", "targetVolumeAttributesClassName": "c"}
     }
@@ -332,7 +332,7 @@ def test_r101_a_claim_waits_for_the_class_at_work_too(told):
 
 
 def test_dr018_who_has_its_class_leaves_the_others_waiting(told):
-    """Two claims of one volume and class; what is done or gone is not woken any more."""
+    """Two claims name one volume and class; a finished or deleted claim gets no key any more."""
     second = {"uid": "u2", "name": "second", "volumeAttributesClassName": "b"}
     told.claim(claim("1Gi", volumeAttributesClassName="b"))
     told.claim(claim("1Gi", **second))
@@ -347,7 +347,7 @@ def test_dr018_who_has_its_class_leaves_the_others_waiting(told):
 
 
 def test_r100_the_class_that_is_applied_is_no_work(told):
-    """R-100/6, MR-002."""
+    """R-100/6, MR-002: Only a class that is not applied yet needs work."""
     status = {"currentVolumeAttributesClassName": "b"}
     assert told.claim(claim("1Gi", volumeAttributesClassName="b", status=status)) == []
     assert told.claim(claim("1Gi", volumeAttributesClassName="", status=status)) == [KEY]
@@ -358,14 +358,14 @@ def test_r100_the_class_that_is_applied_is_no_work(told):
     [("1Gi", "1Gi", []), ("1Gi", "2Gi", [KEY]), ("1Gi", "2048Mi", [KEY]), ("1Gi", "3Gi", [KEY])],
 )
 def test_r020_the_note_goes_when_the_claim_has_what_the_volume_has(told, spec, cap, expected):
-    """R-020/4: a claim whose request was lowered may have less than its volume."""
+    """R-020/4: If its request was lowered, a claim may be smaller than its volume."""
     told.volume(volume(note="1Gi", capacity="2Gi"))
     assert told.claim(claim(spec, cap)) == expected
     assert told.claim(claim(spec, cap, uid="another")) == []
 
 
 def test_a_note_without_a_claim_is_nobodys(told):
-    """A volume that was released may still carry it."""
+    """A released volume may still have the annotation."""
     metadata = {"name": "pv", "annotations": {NOTE: "1Gi"}}
     item = msgspec.convert({"metadata": metadata, "spec": {"csi": {"driver": DRIVER}}}, Volume)
     assert told.volume(item) == []
@@ -373,14 +373,14 @@ def test_a_note_without_a_claim_is_nobodys(told):
 
 
 def test_a_new_note_on_a_claim_with_work_is_no_news(told):
-    """Its pass looks at the note anyway."""
+    """The claim's reconcile handles the annotation anyway."""
     told.claim(claim())
     assert told.volume(volume(note="1Gi")) == []
     assert list(told.rules.all_keys()) == [KEY]
 
 
 def test_a_volume_that_goes_takes_its_note_and_its_driver_along(told):
-    """Another volume of its name may be another driver's."""
+    """Another volume of that name may belong to another driver."""
     assert told.volume(volume(note="1Gi")) == [KEY]
     assert list(told.rules.gone(paths.VOLUMES, volume())) == []
     assert list(told.rules.all_keys()) == []
@@ -389,7 +389,7 @@ def test_a_volume_that_goes_takes_its_note_and_its_driver_along(told):
 
 
 def test_a_driver_that_is_not_in_use_any_more_has_no_keys(told):
-    """Its claims stay known, and have keys again when it comes back."""
+    """Its claims stay known and get their keys back when the driver returns."""
     told.claim(claim())
     assert list(told.rules.set_drivers([])) == []
     assert list(told.rules.all_keys()) == []

@@ -1,4 +1,4 @@
-"""What is done about the size of a claim: every row of R-020 to R-034, MR-031 and R-090."""
+"""What is done about a claim's size: each row of R-020 to R-034, MR-031 and R-090."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def grow(size, *, is_new, is_legacy=False):
 
 
 def views(*start, **fields):
-    """Claim and volume of (spec, cap, alloc, ars, pvcap)."""
+    """Return a claim and volume of (spec, cap, alloc, ars, pvcap)."""
     world = ResizerWorld()
     world.claim(*start, **fields)
     return read_claim(world.seen), read_volume(world.stored)
@@ -72,7 +72,7 @@ def called(size, result=Result.UNCERTAIN, age=0.0, exhausted=0):
     ],
 )
 def test_r032_while_the_volume_is_smaller_than_wanted(start, expected):
-    """R-032: what may still be at work comes first, then what the user wants now."""
+    """R-032: A call that may still run comes first, then the size that the user wants now."""
     assert plan(start) == expected
 
 
@@ -92,7 +92,7 @@ def test_r032_while_the_volume_is_smaller_than_wanted(start, expected):
     ],
 )
 def test_r033_once_the_volume_has_the_size(start, expected):
-    """R-033: the node's turn, or the same size again so that the claim hears of it."""
+    """R-033: The node must continue, or the same size is requested again to update the claim."""
     assert plan(start) == expected
 
 
@@ -107,12 +107,12 @@ def test_r033_once_the_volume_has_the_size(start, expected):
     ],
 )
 def test_r033_an_old_api_server_has_a_condition_in_place_of_the_state(start, expected):
-    """R-033, last row: the condition counts where no state says more."""
+    """R-033, last row: The condition counts if no state is set."""
     assert plan(start, conditions=PENDING) == expected
 
 
 def test_r033_with_the_trivial_resizer_a_lowered_size_counts():
-    """R-072: no storage has grown yet."""
+    """R-072: No storage was expanded yet."""
     trivial = Policy(resizer=Resizer.TRIVIAL)
     assert plan((5, 3, 10, "N-INF", 10), policy=trivial) == grow(5, is_new=True)
 
@@ -128,7 +128,7 @@ def test_r033_with_the_trivial_resizer_a_lowered_size_counts():
     ],
 )
 def test_mr020_what_is_known_of_the_last_call(call, expected):
-    """I-2: only an end that is known lets the user's size follow."""
+    """I-2: The user's size follows only if the outcome of the last call is known."""
     assert plan((5, 3, 10, "C-IP", 3), call=call) == expected
 
 
@@ -163,7 +163,7 @@ def test_mr020_what_is_known_of_the_last_call(call, expected):
     ],
 )
 def test_r034_only_the_size_that_was_infeasible_rests(start, call, expected):
-    """R-034: claim and mark must both say so, of this very size."""
+    """R-034: Both the claim and the key's state must show this very size."""
     assert plan(start, call=call) == expected
 
 
@@ -182,7 +182,7 @@ def test_r034_only_the_size_that_was_infeasible_rests(start, call, expected):
     ],
 )
 def test_mr031_when_a_full_storage_is_believed(spec, seconds, call, size):
-    """MR-031: three answers in a row, a lower size, two deadlines without a call."""
+    """MR-031: It takes three answers in a row, a lower size, and two timeouts without a call."""
     policy = Policy(exhausted_seconds=seconds)
     found = plan((spec, 3, 10, "C-IP", 3), call=call, policy=policy)
     assert found == grow(size, is_new=size == 5)
@@ -204,7 +204,7 @@ def test_mr031_without_an_allocated_size_there_is_nothing_to_give_up():
     ],
 )
 def test_r090_without_the_recovery_states(start, conditions, expected):
-    """R-090: the node is waited for when the volume has the size and the condition says so."""
+    """R-090: The node's part is pending if the volume has the size and the condition exists."""
     policy = Policy(recovers=False)
     assert plan(start, policy=policy, conditions=conditions) == expected
 
@@ -220,7 +220,7 @@ def test_r090_without_the_recovery_states(start, conditions, expected):
     ],
 )
 def test_r020_why_nothing_is_done(start, fields, policy, reason):
-    """R-020/5: the reason that `explain` and the logs show."""
+    """R-020/5: `explain` and the logs show this reason."""
     assert plan(start, policy=policy, **fields) == Skip(reason)
 
 
@@ -235,7 +235,7 @@ def test_r020_why_nothing_is_done(start, fields, policy, reason):
     ],
 )
 def test_dr022_a_claim_that_goes_only_ends_what_may_run(start, call, expected):
-    """DR-022; of a volume that goes not even that."""
+    """DR-022: If the volume is being deleted too, not even that is done."""
     claim, volume = views(*start)
     claim, marks = replace(claim, is_deleting=True), Marks(expand=call)
     assert expansion(claim, volume, marks, Policy(), NOW) == expected
@@ -259,7 +259,7 @@ def test_dr022_a_claim_that_goes_only_ends_what_may_run(start, call, expected):
     [({}, True), ({"claim_uid": "another"}, False), ({"claim_namespace": "another"}, False)],
 )
 def test_r021_whose_volume_it_is(driver, annotation, source, expected, reference, is_named):
-    """R-021: the driver's, and the claim's by namespace and UID."""
+    """R-021: The volume must be the driver's, and name the claim by namespace and UID."""
     claim, volume = views(2, 1)
     claim = replace(claim, resizer=annotation)
     volume = replace(volume, csi_driver=source or "", has_csi=source is not None, **reference)
@@ -271,6 +271,6 @@ def test_r021_whose_volume_it_is(driver, annotation, source, expected, reference
     [(2, "1Gi", True), (3, "1Gi", True), (1, "1Gi", False), (2, None, False), (2, "", True)],
 )
 def test_r020_when_the_note_of_the_size_before_goes(cap, note, expected):
-    """R-020/4: once the claim has what the volume has."""
+    """R-020/4: It is removed once the claim has the volume's size."""
     claim, volume = views(5, cap, None, "", 2)
     assert drops_pre_resize(claim, replace(volume, pre_resize=note)) is expected

@@ -1,4 +1,4 @@
-"""csi-resizer as data: flags, settings, gates, kind and names (R-120, R-121)."""
+"""csi-resizer's spec: flags, settings, gates, kind and names (R-120, R-121)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def settings(gates=None, **changes):
 
 
 def test_r120_the_flags_and_whose_they_are():
-    """R-120: names and defaults of the Go program; what is ours says so in `--help`."""
+    """R-120: Names and defaults are the Go program's; `--help` marks csi-fleet's own flags."""
     found = {flag.name: flag.default_value() for flag in FLAGS}
     assert found == UPSTREAM | OURS
     assert {flag.name for flag in FLAGS if flag.upstream} == UPSTREAM.keys()
@@ -52,14 +52,14 @@ def test_r120_the_flags_and_whose_they_are():
 
 @pytest.mark.parametrize("flag", FLAGS, ids=lambda flag: flag.name)
 def test_r120_which_commands_take_a_flag(flag):
-    """The deadline holds for tools that call drivers too."""
+    """The timeout also applies to tools that call drivers."""
     assert flag.commands >= HERE
     assert (flag.commands >= TOOLS) is (flag.name == "timeout")
 
 
 @pytest.mark.parametrize("gates", [None, {}], ids=["none", "empty"])
 def test_r120_the_defaults_make_the_settings(gates):
-    """Settings made by hand are those of a process without flags."""
+    """Settings built by hand equal those of a process without flags."""
     assert settings(gates) == ResizerSettings() == ResizerSettings(**DEFAULTS)
 
 
@@ -73,7 +73,7 @@ def test_r120_the_defaults_make_the_settings(gates):
 )
 @pytest.mark.parametrize("is_on", [True, False])
 def test_r121_each_gate_switches_one_thing(gate, field, is_on):
-    """R-121: a gate that is GA may be switched off too."""
+    """R-121: Even a gate that is GA can be switched off."""
     assert gate in {one.name for one in GATES}
     assert settings({gate: is_on}) == replace(ResizerSettings(), **{field: is_on})
 
@@ -83,7 +83,7 @@ def test_dr030_one_worker_is_enough():
 
 
 def test_mr001_one_kind_for_size_and_class():
-    """MR-001, MR-012: one queue; each operation keeps its own limit in it."""
+    """MR-001, MR-012: They share one queue, in which each operation keeps its own limit."""
     (kind,) = SPEC.kinds
     assert (kind.name, kind.task, kind.work_queue) == ("changes", "changes.sync", "csi-resizer-pvc")
     assert (kind.operations, kind.limits_each) == (("expand", "modify"), True)
@@ -111,6 +111,6 @@ def test_mr001_one_kind_for_size_and_class():
     ],
 )
 def test_r002_what_is_watched_for_whom(records, resource, expected):
-    """R-002, DR-011, DR-012: one driver that needs it is enough."""
+    """R-002, DR-011, DR-012: One driver that needs the resource is enough."""
     (watch,) = [one for one in SPEC.watches if one.resource == resource]
     assert watch.is_needed(records) is expected

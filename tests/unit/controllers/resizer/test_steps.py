@@ -1,4 +1,4 @@
-"""Which effects a pass has, in which order, and what stops them (MR-001, MR-033, MR-040)."""
+"""Which steps a reconcile has, in which order, and what stops it (MR-001, MR-033, MR-040)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MODIFIED = ["save-class", "record-modification"]
 
 
 def wanting(*start, spec=None, **settings):
-    """A claim, its class b where one is named."""
+    """Return a world with a claim, and with its class b if `spec` names it."""
     world = ResizerWorld(**settings)
     world.attributes_class("b", tier="b")
     world.claim(*start, **({"volumeAttributesClassName": spec} if spec else {}))
@@ -28,19 +28,19 @@ def wanting(*start, spec=None, **settings):
 
 
 def steps(world):
-    """The effects of one pass."""
+    """Return the steps of one reconcile."""
     world.steps.reached.clear()
     world.run()
     return world.steps.reached
 
 
 def test_a_growth_has_four_effects_and_no_mark():
-    """MR-042, MR-010: no mark is written on the way of a call that simply succeeds."""
+    """MR-042, MR-010: A call that simply succeeds needs no state in Redis."""
     assert steps(wanting(2, 1)) == ["mark-started", "expand-volume", *EXPANDED]
 
 
 def test_a_class_has_four_effects_and_a_mark_until_its_end():
-    """MR-010, DR-027: what the claim does not say stands in Redis before the call."""
+    """MR-010, DR-027: Facts that the claim does not show are stored in Redis before the call."""
     world = wanting(1, 1, spec="b")
     found = ["mark-started", "record-call", "modify-volume", *MODIFIED, "keep-mark"]
     assert steps(world) == found
@@ -48,7 +48,7 @@ def test_a_class_has_four_effects_and_a_mark_until_its_end():
 
 
 def test_both_are_begun_with_one_write_and_called_together():
-    """MR-001, MR-011: both calls are announced before either is made."""
+    """MR-001, MR-011: Both calls are announced before either is made."""
     found = steps(wanting(2, 1, spec="b"))
     assert found[:4] == ["mark-started", "record-call", "expand-volume", "modify-volume"]
     assert sorted(found[4:-1]) == sorted([*EXPANDED, *MODIFIED])
@@ -56,7 +56,7 @@ def test_both_are_begun_with_one_write_and_called_together():
 
 
 def test_with_serialize_expand_modify_the_second_call_follows_the_first_result():
-    """`--serialize-expand-modify`: what the first did is written before the second begins."""
+    """`--serialize-expand-modify`: The first result is written before the second call."""
     found = steps(wanting(2, 1, spec="b", serializes=True))
     modified = ["record-call", "modify-volume", *MODIFIED, "keep-mark"]
     assert found == ["mark-started", "expand-volume", *EXPANDED, *modified]
@@ -64,7 +64,7 @@ def test_with_serialize_expand_modify_the_second_call_follows_the_first_result()
 
 @pytest.mark.parametrize("spec", ["b", None], ids=["two, kept apart", "one"])
 def test_calls_one_after_the_other_need_no_thread(spec):
-    """Only two calls side by side do."""
+    """Only two parallel calls need a thread."""
     world = wanting(2, 1, spec=spec, serializes=spec is not None)
     threads = set()
     world.answers(lambda _: threads.add(threading.current_thread()) or {})
@@ -74,17 +74,17 @@ def test_calls_one_after_the_other_need_no_thread(spec):
 
 
 def test_a_failure_is_kept_and_taken_back_before_the_next_call():
-    """MR-020, MR-021: from then on a new call may run."""
+    """MR-020, MR-021: From then on a new call may run."""
     world = wanting(2, 1)
     world.answers({"code": "INTERNAL"}, {})
     called = ["mark-started", "expand-volume", "record-expansion", "keep-mark"]
     assert steps(world) == called
-    # Nothing new is to be said before the second call.
+    # Nothing new has to be written to the claim before the second call.
     assert steps(world) == ["record-call", "expand-volume", *EXPANDED, "keep-mark"]
 
 
 def test_the_note_of_before_goes_first():
-    """R-020/4, DR-035."""
+    """R-020/4, DR-035: The annotation is removed before anything else."""
     world = ResizerWorld()
     world.volume(2, annotations={NOTE: "1Gi"})
     world.claim(2, 2)
@@ -92,7 +92,7 @@ def test_the_note_of_before_goes_first():
 
 
 def test_a_class_that_was_taken_back_has_one_effect():
-    """R-105."""
+    """R-105: The only step is the cancellation."""
     world = ResizerWorld()
     found = {"status": "Infeasible", "targetVolumeAttributesClassName": "b"}
     conditions = {"ModifyingVolume": "x"}
@@ -102,7 +102,7 @@ def test_a_class_that_was_taken_back_has_one_effect():
 
 @pytest.mark.parametrize("spec", [None, "b"], ids=["expand", "both"])
 def test_mr033_who_lost_its_lease_does_nothing_more(spec):
-    """MR-033, G9: the lease is asked before each effect, and the effect is left out."""
+    """MR-033, G9: The lease is checked before each step; without it the step does not happen."""
     reached = steps(wanting(2, 1, spec=spec, serializes=True))
     for number, step in enumerate(reached):
         world = wanting(2, 1, spec=spec, serializes=True)
@@ -118,7 +118,7 @@ def test_mr033_who_lost_its_lease_does_nothing_more(spec):
 
 @pytest.mark.parametrize("has_failed", [False, True], ids=["small", "failing"])
 def test_what_is_over_is_forgotten(has_failed):
-    """MR-020, R-080: a claim that has what it wants leaves no mark, whatever it was about."""
+    """MR-020, R-080: A claim without work keeps no state, whatever the state was about."""
     world = ResizerWorld()
     world.claim(2, 2)
     calls = {kind: {"target": "x", "result": "final", "at": 1.0} for kind in ("expand", "modify")}
@@ -132,7 +132,7 @@ def test_what_is_over_is_forgotten(has_failed):
 
 
 def test_mr040_a_volume_that_changed_meanwhile_is_read_again():
-    """MR-040, DR-014: no second call, no failure; the other's change stays."""
+    """MR-040, DR-014: The call isn't repeated, and the other program's change stays."""
     world = wanting(2, 1)
     labels = {"metadata": {"labels": {"a": "b"}}}
     world.api.before("patch", VOLUME, lambda: world.api.change(paths.VOLUMES, VOLUME, labels))
@@ -149,7 +149,7 @@ def test_mr040_a_volume_that_changed_meanwhile_is_read_again():
     ids=["size", "class", "class of the claim"],
 )
 def test_mr040_five_conflicts_in_a_row_are_a_failure(times, action, spec, path):
-    """MR-040: each is answered by a fresh read; the call is made once."""
+    """MR-040: Each conflict is followed by a new read, and the call is made once."""
     world = wanting(1 if spec else 2, 1, spec=spec)
 
     def crowd(_):
@@ -163,7 +163,7 @@ def test_mr040_five_conflicts_in_a_row_are_a_failure(times, action, spec, path):
 
 
 def test_mr041_another_volume_of_the_name_is_not_written():
-    """MR-041: the uid says which one was expanded."""
+    """MR-041: The UID shows which volume was expanded."""
     world = wanting(2, 1)
 
     def replaced():
@@ -178,7 +178,7 @@ def test_mr041_another_volume_of_the_name_is_not_written():
 
 
 def test_mr040_another_claim_of_the_name_is_not_written():
-    """DR-006: it is as if the claim had gone."""
+    """DR-006: The result is the same as for a deleted claim."""
     world = wanting(1, 1, spec="b")
 
     def replaced(_):
@@ -194,11 +194,11 @@ def test_mr040_another_claim_of_the_name_is_not_written():
     assert world.queue.marks == {}
 
 
-# Ends before the call.
+# Outcomes before the call.
 
 
 def noted(world):
-    """Outcome of one pass, and what its trail says of errors."""
+    """Return the outcome of one reconcile, and the errors in its history."""
     with trail.collect():
         outcome = world.run()
         notes = [one.partition(" ")[2] for one in trail.collected()]
@@ -214,7 +214,10 @@ def noted(world):
     ],
 )
 def test_r035_why_a_pass_did_not_begin(size, spec, start):
-    """R-035: without an event, so that `explain` alone can tell; of a class without the prefix."""
+    """R-035: No event is emitted, so only `explain` shows it.
+
+    For a class the text has no prefix.
+    """
     world = wanting(size, 1, spec=spec)
     world.api.fail("patch", STATUS, ForbiddenError(403, "Forbidden", "denied"))
     outcome, notes = noted(world)
@@ -225,7 +228,7 @@ def test_r035_why_a_pass_did_not_begin(size, spec, start):
 
 
 def test_r035_a_claim_that_goes_before_the_call():
-    """R-022: nothing is said about a claim that nobody has any more."""
+    """R-022: No event is emitted for a deleted claim."""
     world = wanting(2, 1)
     world.api.fail("patch", STATUS, NotFoundError(404, "NotFound", "gone"))
     outcome, notes = noted(world)
@@ -234,7 +237,7 @@ def test_r035_a_claim_that_goes_before_the_call():
 
 
 def test_r020_a_volume_that_is_missing_is_explained():
-    """R-020/3: the reference's words."""
+    """R-020/3: The text is csi-resizer's."""
     world = wanting(2, 1)
     world.api.drop(paths.VOLUMES, VOLUME)
     outcome, notes = noted(world)
@@ -243,7 +246,7 @@ def test_r020_a_volume_that_is_missing_is_explained():
 
 
 def test_a_claim_that_cannot_be_read_is_explained():
-    """What the watcher could not read is the worker's to report."""
+    """The watcher cannot read such a claim, so the worker reports it."""
     world = wanting(2, 1)
     world.edit({"spec": {"resources": {"requests": {"storage": "nonsense"}}}})
     outcome, notes = noted(world)

@@ -1,4 +1,4 @@
-"""Which size is asked of the driver, and what the claim says afterwards (section 11.2)."""
+"""Which size is requested from the driver, and the claim's status afterwards (section 11.2)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PENDING = {"FileSystemResizePending": "waits"}
     ],
 )
 def test_the_target_follows_the_recorded_state(start, sizes, end):
-    """R-031, R-032, R-033, R-060: one pass from each state; the specification's table."""
+    """R-031, R-032, R-033, R-060: One reconcile of each state has the specified result."""
     world = ResizerWorld()
     world.claim(*start)
     world.run()
@@ -43,7 +43,7 @@ def test_the_target_follows_the_recorded_state(start, sizes, end):
 
 
 def test_tr021_without_a_node_part_the_claim_is_done():
-    """The claim has its size, nothing is in progress, kubelet is told to stay away."""
+    """The claim has its size, no state is left, and an annotation keeps kubelet away."""
     world = ResizerWorld()
     world.answers({})
     world.claim(2, 1)
@@ -55,7 +55,7 @@ def test_tr021_without_a_node_part_the_claim_is_done():
 
 
 def test_tr020_the_node_part_is_announced():
-    """Conditions and events of a growth that kubelet finishes."""
+    """A growth that kubelet finishes has these conditions and events."""
     world = ResizerWorld()
     world.claim(2, 1)
     outcome = world.run()
@@ -74,7 +74,7 @@ def test_tr020_the_node_part_is_announced():
     ],
 )
 def test_a_size_that_failed_for_good_is_given_up(answer, part):
-    """R-032: after a final error the user's lowered size is asked for at once."""
+    """R-032: After a final error, the user's lowered size is requested at once."""
     world = ResizerWorld()
     world.answers(answer)
     world.claim(5, 3, 10, "C-IP", 3)
@@ -87,7 +87,7 @@ def test_a_size_that_failed_for_good_is_given_up(answer, part):
 
 
 def test_tr033_the_trivial_resizer_follows_a_lowered_size():
-    """R-042, R-072: nothing was made in the storage, so the smaller size is true."""
+    """R-042, R-072: Nothing changed in the storage, so the smaller size is right."""
     world = ResizerWorld(capabilities=(), node=("EXPAND_VOLUME",))
     world.claim(5, 3, 10, "N-INF", 10)
     world.run()
@@ -96,7 +96,7 @@ def test_tr033_the_trivial_resizer_follows_a_lowered_size():
 
 
 def test_tr036_an_old_api_server_shows_the_node_part_as_a_condition_alone():
-    """R-033, last row."""
+    """R-033, last row: The condition counts as the state."""
     world = ResizerWorld()
     world.claim(2, 1, None, "", 2, conditions=PENDING)
     world.run()
@@ -105,7 +105,10 @@ def test_tr036_an_old_api_server_shows_the_node_part_as_a_condition_alone():
 
 
 def test_tr040_the_rest_follows_once_the_node_is_done():
-    """R-071: raised while the node was at work, then kubelet finished the first part."""
+    """R-071: The size was raised while the node was working.
+
+    Then kubelet finished the first part.
+    """
     world = ResizerWorld()
     world.claim(10, 1, 3, "N-IP", 3)
     world.run()
@@ -117,7 +120,7 @@ def test_tr040_the_rest_follows_once_the_node_is_done():
 
 
 def test_what_is_written_before_the_call_pins_the_size():
-    """R-030, R-035, I-6: a death during the call leaves the size it was made with."""
+    """R-030, R-035, I-6: After a death during the call, the claim shows the size of that call."""
     world = ResizerWorld()
     before = []
     world.answers(lambda _: before.append(world.state()) or {"code": "UNAVAILABLE"})
@@ -128,7 +131,7 @@ def test_what_is_written_before_the_call_pins_the_size():
 
 
 def test_marks_survive_their_spelling():
-    """MR-020: what Redis keeps is read back as it was; foreign text is nothing."""
+    """MR-020: State written to Redis is read back as it was; unreadable text is ignored."""
     call = Call("5", Result.UNCERTAIN, 7.5, exhausted=2, parameters={"a": "b"})
     marks = Marks(expand=call, in_use=True).saying("Resizing", "text", 9.0)
     assert Marks.parse(marks.data()) == marks
@@ -146,7 +149,7 @@ def test_marks_survive_their_spelling():
     ],
 )
 def test_an_infeasible_size_rests_for_its_pause(seconds, is_asked):
-    """R-034: whoever waited for all of the pause does not wait once more."""
+    """R-034: A key that has waited for the whole pause does not wait again."""
     world = ResizerWorld()
     world.claim(10, 1, 10, "C-INF", 1)
     marks = Marks(expand=Call(str(10 * GIB), Result.INFEASIBLE, 1000.0))

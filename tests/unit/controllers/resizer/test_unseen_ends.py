@@ -1,4 +1,4 @@
-"""Calls whose end nobody saw: the worker died in them, or the driver went away (MR-010, MR-033)."""
+"""Calls with unknown outcome: the worker died, or the driver went away (MR-010, MR-033)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNSEEN = [
 
 
 def fails(end):
-    """A call that nobody hears the end of."""
+    """Return a call whose outcome no worker gets."""
 
     def call(_):
         raise end
@@ -33,7 +33,10 @@ def fails(end):
 
 @pytest.mark.parametrize("end", UNSEEN)
 def test_mr031_a_call_without_an_end_is_no_answer_full(end):
-    """MR-031, I-2: after three answers "full" the fourth call makes the volume, unheard."""
+    """MR-031, I-2: After three answers "full", the fourth call expands the volume.
+
+    Its answer is lost.
+    """
     world = ResizerWorld(exhausted_is_final=True)
     world.claim(10, 1)
     storage = []
@@ -56,7 +59,7 @@ def test_mr031_a_call_without_an_end_is_no_answer_full(end):
 
 @pytest.mark.parametrize("end", UNSEEN)
 def test_mr031_after_a_call_without_an_end_it_takes_three_answers_again(end):
-    """MR-031: answers "full" count in a row."""
+    """MR-031: Answers "full" must follow each other directly."""
     world = ResizerWorld(exhausted_is_final=True)
     world.claim(10, 1)
     world.client.respond({"ControllerExpandVolume": [FULL, FULL, fails(end), FULL, FULL, FULL, {}]})
@@ -79,7 +82,7 @@ def test_mr031_after_a_call_without_an_end_it_takes_three_answers_again(end):
 
 @pytest.mark.parametrize("end", UNSEEN)
 def test_dr027_a_deleted_class_does_not_block_its_claim(end):
-    """DR-027: what it said is kept before the first call, so that call can be repeated."""
+    """DR-027: The parameters are kept before the first call, so the call can be repeated."""
     world = wanting("b", "a")
     world.modifies(fails(end), {})
     with pytest.raises(type(end)):
@@ -99,7 +102,7 @@ def current(world):
 
 
 def overtaken(*answers, timeout_seconds=10.0):
-    """A claim whose first call for class b has a dead worker, and what its successors hear."""
+    """Return a world whose first call for class b has a dead worker; later calls get `answers`."""
     world = wanting("b", "a", timeout_seconds=timeout_seconds)
     world.modifies(fails(Death("modify")), *answers)
     with pytest.raises(Death):
@@ -108,7 +111,7 @@ def overtaken(*answers, timeout_seconds=10.0):
 
 
 def dies_in_its_call(world):
-    """The first call has a dead worker; returns the storage, and what lets that call end."""
+    """Let the first call's worker die; return the storage, and a function that ends that call."""
     storage, out = {"tier": "a"}, []
 
     def dies(request):
@@ -126,7 +129,7 @@ def dies_in_its_call(world):
 
 
 def test_mr010_the_storage_has_the_class_that_the_claim_tells():
-    """MR-010, I-2: the dead worker's call for b ends within its deadline, after b and c."""
+    """MR-010, I-2: The dead worker's call for b ends within its deadline, after b and c."""
     world = wanting("b", "a")
     storage, ends = dies_in_its_call(world)
     world.run()
@@ -142,7 +145,7 @@ def test_mr010_the_storage_has_the_class_that_the_claim_tells():
 
 
 def test_mr010_another_class_waits_for_the_deadline_and_no_longer():
-    """MR-010: a second more than that, for clocks that differ; the same class waits for nothing."""
+    """MR-010: One second is added for differing clocks; the same class does not wait."""
     world = overtaken({}, timeout_seconds=7.0)
     outcome = world.run()
     assert current(world) == "b"
@@ -158,7 +161,7 @@ def test_mr010_another_class_waits_for_the_deadline_and_no_longer():
 
 
 def test_mr010_what_was_overtaken_is_forgotten_after_its_deadline():
-    """MR-020: the key comes once more for that."""
+    """MR-020: The key is due once more for that."""
     world = overtaken({})
     outcome = world.run()
     world.let_pass(outcome.delay_seconds)
@@ -169,7 +172,7 @@ def test_mr010_what_was_overtaken_is_forgotten_after_its_deadline():
 
 @pytest.mark.parametrize("code", ["INTERNAL", "INVALID_ARGUMENT"])
 def test_mr010_a_final_answer_to_a_successor_says_nothing_of_the_first_call(code):
-    """R-101, MR-010: b is no longer pinned, and c waits all the same."""
+    """R-101, MR-010: b is no longer pinned, but c waits anyway."""
     world = overtaken({"code": code}, {})
     world.run()
     world.choose("c")
@@ -180,7 +183,7 @@ def test_mr010_a_final_answer_to_a_successor_says_nothing_of_the_first_call(code
 
 
 def test_mr010_the_last_of_several_dead_calls_counts():
-    """MR-010: whatever later ones came to, and whoever had no time of his own."""
+    """MR-010: The outcome of later calls does not matter."""
     world = overtaken(fails(Death("modify")), {"code": "UNAVAILABLE"}, {})
     world.let_pass(5)
     with pytest.raises(Death):
@@ -194,7 +197,7 @@ def test_mr010_the_last_of_several_dead_calls_counts():
 
 @pytest.mark.parametrize("code", ["UNAVAILABLE", "ABORTED", "INTERNAL"])
 def test_mr010_after_calls_that_ended_nobody_waits(code):
-    """MR-010: the driver's own word ends a call, whatever it says of the class."""
+    """MR-010: The driver's own answer ends a call, whatever its code is."""
     world = wanting("b", "a")
     world.modifies({"code": code}, {})
     world.run()
@@ -205,7 +208,7 @@ def test_mr010_after_calls_that_ended_nobody_waits(code):
 
 
 def test_mr010_an_answer_that_is_not_the_drivers_ends_nothing():
-    """MR-010: the stream broke, and the call may go on."""
+    """MR-010: The stream broke, and the call may continue."""
     world = wanting("b", "a")
     broken = CsiError(errors.INTERNAL, "broken", from_transport=True, is_final=False)
     world.modifies(broken, {})
@@ -218,7 +221,10 @@ def test_mr010_an_answer_that_is_not_the_drivers_ends_nothing():
 
 @pytest.mark.parametrize("answer", [{}, {"code": "INVALID_ARGUMENT"}])
 def test_mr010_an_end_that_stands_in_the_claim_needs_no_mark(answer):
-    """MR-010: the worker dies between the claim and the mark; another class follows at once."""
+    """MR-010: The worker dies between the claim and the key's state.
+
+    Another class follows at once.
+    """
     world = wanting("b", "a")
     world.modifies(answer, {})
     world.steps.dies_before = 4 if answer else 5

@@ -1,4 +1,4 @@
-"""The note of the size before, block volumes, capabilities, migration (section 11.4)."""
+"""The annotation of the former size, block volumes, capabilities, migration (section 11.4)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def request_of(world):
 
 
 def test_tr080_the_size_before_is_noted_for_the_binder():
-    """R-060, R-073."""
+    """R-060, R-073: An annotation on the volume has the former size."""
     world = ResizerWorld()
     world.claim(2, 1)
     world.run()
@@ -37,7 +37,7 @@ def test_tr081_an_older_note_stays():
 
 @pytest.mark.parametrize("spec", [2, 1], ids=["as wanted", "lowered"])
 def test_tr082_the_note_goes_when_the_node_caught_up(spec):
-    """R-020/4, R-070: also when nothing else is to be done."""
+    """R-020/4, R-070: This happens even if no other work is left."""
     world = ResizerWorld()
     world.volume(2, annotations={NOTE: "1Gi"})
     world.claim(spec, 2)
@@ -47,7 +47,7 @@ def test_tr082_the_note_goes_when_the_node_caught_up(spec):
 
 
 def test_dr035_a_chained_expansion_gets_a_note_of_its_own():
-    """DR-035: the reference goes on with the volume as it was before the note went."""
+    """DR-035: csi-resizer continues with the volume as it was before the annotation was removed."""
     world = ResizerWorld()
     world.volume(3, annotations={NOTE: "1Gi"})
     world.claim(10, 3, 3)
@@ -57,7 +57,7 @@ def test_dr035_a_chained_expansion_gets_a_note_of_its_own():
 
 
 def test_a_note_that_cannot_be_removed_is_tried_again():
-    """R-020/4; without an event, so that `explain` alone can tell why."""
+    """R-020/4: No event is emitted, so only `explain` shows the cause."""
     world = ResizerWorld()
     world.volume(2, annotations={NOTE: "1Gi"})
     world.claim(2, 2)
@@ -70,7 +70,7 @@ def test_a_note_that_cannot_be_removed_is_tried_again():
 
 
 def test_tr083_without_the_gate_nothing_is_noted():
-    """R-121; a note of before stays too."""
+    """R-121: An existing annotation stays too."""
     world = ResizerWorld(annotates=False)
     world.claim(2, 1)
     world.run()
@@ -83,7 +83,7 @@ def test_tr083_without_the_gate_nothing_is_noted():
 
 
 def test_tr084_a_foreign_volume_keeps_its_note():
-    """DR-015."""
+    """DR-015: The annotation of another driver's volume is not removed."""
     world = ResizerWorld()
     source = {"driver": "other", "volumeHandle": "h"}
     world.volume(2, annotations={NOTE: "1Gi"}, csi=source)
@@ -93,7 +93,7 @@ def test_tr084_a_foreign_volume_keeps_its_note():
 
 
 def test_tr085_a_block_volume():
-    """R-041."""
+    """R-041: The capability in the request is of type block."""
     world = ResizerWorld()
     world.volume(1, volumeMode="Block")
     world.claim(2, 1)
@@ -103,7 +103,7 @@ def test_tr085_a_block_volume():
 
 @pytest.mark.parametrize(("default", "expected"), [("ext4", "ext4"), ("", "")])
 def test_tr086_the_file_system_is_that_of_publish(default, expected):
-    """DR-004."""
+    """DR-004: The request has the same file system as ControllerPublishVolume."""
     world = ResizerWorld(default_fs_type=default)
     world.claim(2, 1)
     world.run()
@@ -111,7 +111,7 @@ def test_tr086_the_file_system_is_that_of_publish(default, expected):
 
 
 def test_tr087_the_word_of_an_earlier_expansion_goes_before_the_call():
-    """R-035: kubelet would stay away otherwise."""
+    """R-035: Otherwise kubelet would not expand the file system."""
     world = ResizerWorld()
     seen = []
     world.answers(lambda _: seen.append(world.annotation(NOT_REQUIRED)) or {"code": "INTERNAL"})
@@ -129,7 +129,7 @@ def in_tree(world):
 
 
 def test_tr088_a_migrated_volume():
-    """R-021, R-040, R-041: the handle is the driver's."""
+    """R-021, R-040, R-041: The request has the CSI driver's handle."""
     world = ResizerWorld(driver_name=EBS)
     in_tree(world)
     world.claim(2, 1, annotations={RESIZER: EBS})
@@ -149,7 +149,7 @@ def test_tr089_without_the_annotation_it_is_in_trees(annotations):
 
 
 def test_tr090_an_annotation_does_not_make_a_foreign_csi_volume_ours():
-    """DR-016: its handle would be sent to the wrong storage."""
+    """DR-016: Otherwise its handle would be sent to the wrong storage."""
     world = ResizerWorld(driver_name=EBS)
     world.volume(1, csi={"driver": "other", "volumeHandle": "h"})
     world.claim(2, 1, annotations={RESIZER: EBS})
@@ -159,7 +159,7 @@ def test_tr090_an_annotation_does_not_make_a_foreign_csi_volume_ours():
 
 
 def test_tr091_the_trivial_resizer_asks_nobody():
-    """R-003, R-042."""
+    """R-003, R-042: No call is made; the node expands the volume."""
     world = ResizerWorld(capabilities=())
     world.claim(2, 1)
     world.run()
@@ -169,7 +169,7 @@ def test_tr091_the_trivial_resizer_asks_nobody():
 
 @pytest.mark.parametrize("answer", [{"node_expansion_required": True}, {}, {"code": "INTERNAL"}])
 def test_tr092_other_conditions_are_preserved(answer):
-    """R-061."""
+    """R-061: Conditions that the expansion does not own are kept."""
     world = ResizerWorld()
     world.answers(answer)
     world.claim(2, 1, conditions={"ModifyingVolume": "text", "Unused": "text"})
@@ -179,7 +179,7 @@ def test_tr092_other_conditions_are_preserved(answer):
 
 @pytest.mark.parametrize("annotated", [True, False])
 def test_a_volume_without_a_csi_form_is_reported_or_left(annotated):
-    """R-040: the driver stands for an in-tree plugin, but the volume is of none."""
+    """R-040: The driver replaces an in-tree plug-in, but the volume belongs to none."""
     world = ResizerWorld(driver_name=EBS)
     world.volume(1, csi=None, nfs={"server": "s", "path": "/"})
     world.claim(2, 1, annotations={RESIZER: EBS} if annotated else {})
@@ -190,7 +190,7 @@ def test_a_volume_without_a_csi_form_is_reported_or_left(annotated):
 
 
 def test_what_the_driver_said_last_counts():
-    """MR-041, BUG-3: somebody wrote a larger size while the call ran."""
+    """MR-041, BUG-3: Another program wrote a larger size during the call."""
     world = ResizerWorld()
 
     def grown(request):
@@ -204,7 +204,7 @@ def test_what_the_driver_said_last_counts():
 
 
 def test_a_volume_that_was_made_again_during_the_call_gets_a_call_of_its_own():
-    """The size is the first volume's; nothing of it is written to the other one."""
+    """The size belongs to the first volume and must not be written to the second."""
     world = ResizerWorld()
 
     def replaced(_request):
@@ -224,7 +224,7 @@ def test_a_volume_that_was_made_again_during_the_call_gets_a_call_of_its_own():
 
 
 class TestLegacy:
-    """R-090: gate RecoverVolumeExpansionFailure off."""
+    """R-090: The gate RecoverVolumeExpansionFailure is off."""
 
     def test_the_states_are_not_used(self):
         world = ResizerWorld(recovers=False)

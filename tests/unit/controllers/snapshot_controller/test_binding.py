@@ -1,4 +1,4 @@
-"""The binding of snapshots and contents, and the contents' own passes: SNT-028 to SNT-035."""
+"""The binding of snapshots and contents, and reconciles of contents: SNT-028 to SNT-035."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def named(world: SnapshotWorld, *, name: str = "s", uid: str = "u1", **spec) -> 
 
 
 def test_snt028_a_pre_provisioned_pair():
-    """SNC-040: bound with uid and class; the content's finalizer comes with its own pass."""
+    """SNC-040: The content gets the UID and the class; its own reconcile adds its finalizer."""
     world = SnapshotWorld()
     given(world, volumeSnapshotClassName="c9")
     named(world)
@@ -47,7 +47,7 @@ def test_snt028_a_pre_provisioned_pair():
 
 
 def test_a_bound_pair_without_class_is_left_alone():
-    """SND-020: the reference writes the uid in every pass."""
+    """SND-020: snapshot-controller writes the UID in every reconcile."""
     world = SnapshotWorld()
     given(world, volumeSnapshotClassName=None)
     named(world, volumeSnapshotClassName=None)
@@ -58,7 +58,7 @@ def test_a_bound_pair_without_class_is_left_alone():
 
 
 def test_snt029_a_snapshot_before_its_content():
-    """SNC-040 row 1."""
+    """SNC-040 row 1: The snapshot is retried until its content exists."""
     world = SnapshotWorld()
     named(world)
     assert world.run_snapshot().action.value == "retry"
@@ -69,7 +69,7 @@ def test_snt029_a_snapshot_before_its_content():
 
 
 def test_snt030_a_named_content_that_is_dynamic():
-    """SNC-040 row 2, SNC-051."""
+    """SNC-040 row 2, SNC-051: The snapshot names a content that is not pre-provisioned."""
     world = SnapshotWorld()
     world.add_content(metadata={"name": "given"})
     named(world)
@@ -80,7 +80,7 @@ def test_snt030_a_named_content_that_is_dynamic():
 
 
 def test_a_computed_content_that_is_pre_provisioned():
-    """SNC-052."""
+    """SNC-052: The content with the computed name is pre-provisioned."""
     world = new_world()
     world.add_given()
     assert world.run_snapshot().action.value == "retry"
@@ -104,7 +104,7 @@ def test_a_computed_content_that_is_pre_provisioned():
     ],
 )
 def test_a_content_of_another_snapshot(ref):
-    """SNC-040 row 3."""
+    """SNC-040 row 3: The content's reference names another snapshot."""
     world = SnapshotWorld()
     given(world, volumeSnapshotRef=ref)
     named(world)
@@ -113,7 +113,7 @@ def test_a_content_of_another_snapshot(ref):
 
 
 def test_snt032_only_one_of_two_snapshots_gets_the_content():
-    """SNC-040, SND-019: also when the other one read it while it was free."""
+    """SNC-040, SND-019: This holds even if both snapshots read the content while it was free."""
     world = SnapshotWorld()
     given(world)
     named(world)
@@ -130,7 +130,7 @@ def test_snt032_only_one_of_two_snapshots_gets_the_content():
 
 
 def test_a_content_with_both_handles():
-    """SNC-042."""
+    """SNC-042: A dynamic content must not have a snapshot handle in its source."""
     world = new_world()
     world.add_content(spec={"source": {"volumeHandle": "h", "snapshotHandle": "s"}})
     assert world.run_snapshot().action.value == "retry"
@@ -141,7 +141,7 @@ def test_a_content_with_both_handles():
 
 @pytest.mark.parametrize("source", [{}, {"volumeHandle": "h", "snapshotHandle": "s"}])
 def test_snt033_a_content_without_one_handle(source):
-    """SNC-073 (1)."""
+    """SNC-073 (1): A content must have exactly one handle."""
     world = SnapshotWorld()
     world.add_content(metadata={"finalizers": []}, spec={"source": source})
     assert world.run_binding().action.value == "retry"
@@ -150,7 +150,7 @@ def test_snt033_a_content_without_one_handle(source):
 
 
 def test_snt034_a_content_whose_snapshot_does_not_exist():
-    """SNC-073: its finalizer, and never more."""
+    """SNC-073: The content gets its finalizer, and nothing else."""
     world = SnapshotWorld()
     world.add_content(metadata={"finalizers": []})
     world.run_binding()
@@ -160,7 +160,7 @@ def test_snt034_a_content_whose_snapshot_does_not_exist():
 
 
 def test_snt035_a_content_of_an_earlier_snapshot_of_the_name():
-    """SNC-073 (4)."""
+    """SNC-073 (4): The reference has the UID of a deleted snapshot of this name."""
     world = new_world()
     ref = {"namespace": "ns", "name": "s", "uid": "earlier"}
     world.add_content(metadata={"name": "old"}, spec={"volumeSnapshotRef": ref}, status={})
@@ -170,7 +170,7 @@ def test_snt035_a_content_of_an_earlier_snapshot_of_the_name():
 
 
 def test_a_content_wakes_its_snapshot():
-    """SNC-073 (5), SNC-075: only when there is something to copy (SND-016)."""
+    """SNC-073 (5), SNC-075: It adds the key only if there is something to copy (SND-016)."""
     world = new_world()
     world.run_snapshot()
     world.run_binding()
@@ -182,7 +182,7 @@ def test_a_content_wakes_its_snapshot():
 
 
 def test_an_unbound_content_waits():
-    """SNC-073 (2)."""
+    """SNC-073 (2): An unbound content gets no finalizer."""
     world = SnapshotWorld()
     given(world)
     assert world.run_binding("given").reason == "not bound"
@@ -190,7 +190,7 @@ def test_an_unbound_content_waits():
 
 
 def test_both_sources_are_refused():
-    """SNC-020 row 3."""
+    """SNC-020 row 3: A snapshot must have exactly one source."""
     world = new_world()
     source = {"persistentVolumeClaimName": "p", "volumeSnapshotContentName": "given"}
     world.add_snapshot(spec={"source": source})
@@ -200,7 +200,7 @@ def test_both_sources_are_refused():
 
 
 def test_an_empty_content_name_is_told_by_event_only():
-    """SNC-020 row 4: no finalizer, no status."""
+    """SNC-020 row 4: The snapshot gets no finalizer and no status."""
     world = SnapshotWorld()
     source = {"volumeSnapshotContentName": ""}
     world.add_snapshot(spec={"source": source, "volumeSnapshotClassName": None})
@@ -211,7 +211,7 @@ def test_an_empty_content_name_is_told_by_event_only():
 
 
 def test_an_error_is_written_to_the_object_as_it_is():
-    """SND-015, SND-017: also over an error without a message, also after a foreign write."""
+    """SND-015, SND-017: An error without a message, and another program's write, change nothing."""
     world = SnapshotWorld()
     named(world)
     change = world.api.change
@@ -225,7 +225,7 @@ def test_an_error_is_written_to_the_object_as_it_is():
 
 
 def test_locks_with_the_provisioner_and_with_each_other():
-    """SNQ-003: the volume shared, so that it is not deleted meanwhile; the claim alone."""
+    """SNQ-003: The volume is locked as shared, so that it isn't deleted; the claim exclusively."""
     world = new_world()
     world.run_snapshot()
     assert world.queue.acquired == [Lock("pvc:ns/p"), Lock("pv1", Mode.SHARED)]

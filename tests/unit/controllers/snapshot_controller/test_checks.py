@@ -1,4 +1,4 @@
-"""The pure checks of a snapshot and its content, and the controller as data (sections 2 and 3)."""
+"""Pure checks of a snapshot and its content, and the controller's spec (sections 2 and 3)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ def snapshot(*finalizers: str, source: Any = None, **status: Any) -> dict[str, A
     ],
 )
 def test_one_source(source, expected):
-    """SNC-020 row 3; SNC-073 (1) for the handles of a content."""
+    """SNC-020 row 3: A snapshot has exactly one source.
+
+    SNC-073 (1) demands the same of a content's handles.
+    """
     assert rules.has_one_source(snapshot(source=source)) is expected
     names = {"persistentVolumeClaimName": "volumeHandle", "volumeSnapshotContentName": "x"}
     names["volumeSnapshotContentName"] = "snapshotHandle"
@@ -55,7 +58,7 @@ def test_one_source(source, expected):
 
 
 def test_the_content_that_belongs_to_a_snapshot():
-    """SNA-007: the one it names, else the one that is made for it."""
+    """SNA-007: It is the content that the snapshot names, or the one that is created for it."""
     assert rules.expected_content(snapshot()) == "snapcontent-u1"
     named = snapshot(source={"volumeSnapshotContentName": "c"})
     assert rules.expected_content(named) == "c"
@@ -75,7 +78,7 @@ def test_the_content_that_belongs_to_a_snapshot():
     ],
 )
 def test_finalizers_that_are_missing(bound, policy, has, missing):
-    """SNC-030: the second one once the content is known and goes with it."""
+    """SNC-030: The second finalizer is added once the content is known and is deleted with it."""
     content = content_body(spec={"deletionPolicy": policy}) if policy else None
     found = rules.missing_finalizers(snapshot(*has, **{FIELD: bound}), content)
     assert found == missing
@@ -91,14 +94,14 @@ def test_finalizers_that_are_missing(bound, policy, has, missing):
     ],
 )
 def test_finalizers_that_stay(waits, leaves, kept):
-    """SNC-058 row 7: others' too, in their order."""
+    """SNC-058 row 7: Finalizers of other programs stay too, in their order."""
     found = snapshot("x", SOURCE, BOUND, IN_GROUP)
     assert rules.left_finalizers(found, waits_for_content=waits, leaves_group=leaves) == kept
 
 
 @pytest.mark.parametrize(("ready", "bound"), list(itertools.product([False, True], ["", "c"])))
 def test_settled_is_ready_and_bound(ready, bound):
-    """SNC-056."""
+    """SNC-056: A settled snapshot is ready and bound."""
     found = snapshot(readyToUse=ready, **{FIELD: bound})
     assert rules.is_settled(found) is (ready and bound == "c")
 
@@ -114,7 +117,7 @@ def test_settled_is_ready_and_bound(ready, bound):
     ],
 )
 def test_who_needs_the_contents_finalizer(metadata, uid, expected):
-    """SNC-073 (2), (3): a bound and living content that lacks it."""
+    """SNC-073 (2), (3): A content needs it if it is bound, not being deleted, and without it."""
     ref = {"volumeSnapshotRef": {"name": "s", "uid": uid}}
     assert rules.needs_content_finalizer(given_body(metadata=metadata, spec=ref)) is expected
 
@@ -131,7 +134,7 @@ def test_who_needs_the_contents_finalizer(metadata, uid, expected):
     ],
 )
 def test_whose_volume_it_is(ref, expected):
-    """SNC-043 row 5: both point at each other."""
+    """SNC-043 row 5: The volume and the claim must name each other."""
     claim = {"metadata": {"name": "p", "namespace": "ns", "uid": "p-uid"}}
     volume = {"spec": {"claimRef": ref} if ref else {}}
     assert rules.is_bound_volume(volume, claim) is expected
@@ -150,13 +153,13 @@ def test_whose_volume_it_is(ref, expected):
     ],
 )
 def test_who_needs_a_claim(claim, ready, except_uid, expected):
-    """SNC-061: an unready snapshot of it, but for the one that goes."""
+    """SNC-061: An unready snapshot of the claim needs it, except the one that is being deleted."""
     found = snapshot(readyToUse=ready)
     assert rules.uses_claim(found, claim, except_uid=except_uid) is expected
 
 
 def test_a_refusal_without_a_cause_of_its_own():
-    """SNC-031: what is told is the cause, and the snapshot is not ready."""
+    """SNC-031: By default the message is the cause, and the snapshot becomes unready."""
     plain, own = Refusal("R", "told"), Refusal("R", "told", unsets_ready=False, cause="why")
     assert (plain.cause, str(plain), plain.unsets_ready) == ("told", "told", True)
     assert (own.cause, str(own), own.message, own.unsets_ready) == ("why", "why", "told", False)
@@ -178,7 +181,7 @@ def test_a_refusal_without_a_cause_of_its_own():
     ],
 )
 def test_how_long_it_took(monkeypatch, operation, now, source, driver, expected):
-    """SNC-090: from its creation, or from its deletion; never less than nothing."""
+    """SNC-090: The duration starts at the creation or the deletion, and is never negative."""
     moment = stamp(f"2026-01-01T{now}Z")
     monkeypatch.setattr(measure, "time", SimpleNamespace(time=lambda: moment))
     given = {"volumeSnapshotContentName": "c"} if source == "c" else None
@@ -215,7 +218,7 @@ def test_how_long_it_took(monkeypatch, operation, now, source, driver, expected)
     ],
 )
 def test_a_ready_node(conditions, expected):
-    """SND-030: its own condition counts alone."""
+    """SND-030: Only the node's condition Ready counts."""
     found = [{"type": name, "status": status} for name, status in conditions]
     assert nodes.is_ready({"status": {"conditions": found}}) is expected
 
@@ -233,7 +236,10 @@ def test_a_ready_node(conditions, expected):
     ],
 )
 def test_which_node_takes_it(ready, driver_on, chosen):
-    """SNC-080, SND-030: ready with the driver, else ready, else any; by name. c is listed first."""
+    """SNC-080, SND-030: Ready nodes with the driver come first, then ready nodes, then any node.
+
+    Among equal nodes the first name wins; the API server lists c first.
+    """
     world = SnapshotWorld()
     for name in ("c", "b", "a"):
         condition = {"type": "Ready", "status": str(name in ready)}
@@ -255,11 +261,11 @@ def test_which_node_takes_it(ready, driver_on, chosen):
     assert nodes.managing_node(work, {"spec": spec}) == ""
 
 
-# The controller as data.
+# The controller's spec.
 
 
 def test_without_flags_the_settings_are_upstreams():
-    """SNC-100."""
+    """SNC-100: The defaults are upstream's."""
     found = read_settings({})
     assert found == SnapshotControllerSettings(
         worker_threads=10,
@@ -277,7 +283,7 @@ def test_without_flags_the_settings_are_upstreams():
 
 
 def test_what_is_watched():
-    """Of classes the name and the note alone count: what is not asked for costs nothing."""
+    """Only the names and annotations of classes matter, so their metadata is enough."""
     light = {paths.SNAPSHOT_CLASSES, paths.GROUP_SNAPSHOT_CLASSES}
     assert {one.resource: one.metadata_only for one in SPEC.watches} == {
         paths.SNAPSHOTS: False,
@@ -290,7 +296,7 @@ def test_what_is_watched():
 
 
 def test_no_driver_and_ten_threads_for_each_kind():
-    """SNC-100, SNC-110."""
+    """SNC-100, SNC-110: No kind has a driver, and each has a limit of ten reconciles."""
     world = SnapshotWorld()
     assert CONTROLLER.serves(world.driver) is False
     assert SPEC.needs_driver is False

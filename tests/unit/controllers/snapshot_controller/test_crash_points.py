@@ -1,8 +1,8 @@
-"""Each fault before each effect of a snapshot's life with both controllers (SNT-091 to SNT-099).
+"""Each fault before each step of a snapshot's life with both controllers (SNT-091 to SNT-099).
 
-A life is taking and deleting a snapshot or a group of two, in one of several forms. It is lived
-once per effect and fault: just before that effect the fault happens, then all goes on until nothing
-changes any more. In the end the user deletes what there is, and nothing may be left of it anywhere.
+A life creates and deletes a snapshot, or a group of two, in one of several forms. It runs once per
+step and fault: the fault happens just before that step, and then the controllers continue until
+nothing changes. In the end the user deletes the remaining objects, and nothing may be left.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from workers.errors import ApiError, LeaseLost
 from workers.kube import paths
 from workers.kube.errors import ConflictError, ForbiddenError, ServerError, Unreachable
 
-# What the frame sees of a pass that could not go on.
+# What the engine catches when a reconcile is interrupted.
 CUT_SHORT = (Death, LeaseLost, ApiError)
 TIMEOUT = CsiError(errors.DEADLINE_EXCEEDED, "context deadline exceeded")
 DEFAULT = {"metadata": {"name": "c1", "annotations": {k.ANN_DEFAULT_SNAPSHOT_CLASS: "true"}}}
 
 
 class Plan(Steps):
-    """One fault before the n-th effect."""
+    """One fault before the n-th step."""
 
     def __init__(self, number: int, fault: Callable[[], None]) -> None:
         super().__init__()
@@ -59,7 +59,10 @@ class Plan(Steps):
 
 
 class Storage:
-    """Snapshots by name, as CSI wants them; the first CreateSnapshot may be told to fail."""
+    """Snapshots by name, idempotent as CSI requires.
+
+    The first CreateSnapshot can be set to fail.
+    """
 
     def __init__(self, world: SnapshotWorld, first: Any = None) -> None:
         self.snapshots = {"given": "sx"}
@@ -80,7 +83,7 @@ class Storage:
 
 
 class GroupStorage(Storage):
-    """Groups by name, beside snapshots of their own."""
+    """Groups by name, besides single snapshots."""
 
     def __init__(self, world: SnapshotWorld) -> None:
         super().__init__(world)
@@ -101,7 +104,7 @@ class GroupStorage(Storage):
 
 
 class Life:
-    """Snapshot `ns/s` and its content, from nothing to the end."""
+    """Snapshot `ns/s` and its content, from creation to deletion."""
 
     def __init__(self, form: str) -> None:
         self.world = world = SnapshotWorld()
@@ -126,7 +129,7 @@ class Life:
         world.events.seen.clear()
 
     def rest(self) -> int:
-        """Passes of all keys until nothing changes; how many effects there were."""
+        """Reconcile all keys until nothing changes; return the number of steps."""
         quiet = 0
         for _ in range(80):
             before = self.picture()
@@ -154,7 +157,7 @@ class Life:
     def picture(self) -> str:
         return f"{self.world.api.objects} {self.storage.snapshots} {self.storage.first}"
 
-    # What may happen.
+    # Faults and other events.
 
     def die(self) -> None:
         raise Death("here")
@@ -196,16 +199,16 @@ class Life:
             self.world.api.mark_deleted(paths.SNAPSHOT_CLASSES, "c1")
 
     def overwrite_annotations(self) -> None:
-        """SND-003: the reference's other half writes all annotations from an old copy."""
+        """SND-003: csi-snapshotter's other half writes all annotations from an old copy."""
         for name in (k.ANN_BEING_CREATED, k.ANN_BEING_DELETED):
             if self.world.content(self.name) is not None:
                 change = {"metadata": {"annotations": {name: None}}}
                 self.world.api.change(paths.SNAPSHOT_CONTENTS, self.name, change)
 
-    # What must be true.
+    # Invariants.
 
     def is_well(self) -> None:
-        """Whatever is there agrees with itself."""
+        """Check that a ready snapshot, its content and the storage agree."""
         snapshot, content = self.world.snapshot(), self.world.content(self.name)
         if snapshot is not None and (snapshot.get("status") or {}).get("readyToUse"):
             assert content is not None
@@ -214,13 +217,13 @@ class Life:
             assert finalizers(self.world.claim()) == [] if self.world.claim() else True
 
     def is_over(self) -> None:
-        """The snapshot is gone, and everything with it but for what a policy keeps."""
+        """Check that the snapshot is gone with everything that no policy keeps."""
         assert self.world.snapshot() is None
         content = self.world.content(self.name)
         handles = set(self.storage.snapshots.values()) - (set() if self.is_given else {"sx"})
         if self.keeps and content is not None:
             assert handles == {content["status"].get("snapshotHandle")} - {None}
-        elif self.is_given and content is not None:  # nobody's: the snapshot went before it had it
+        elif self.is_given and content is not None:  # unbound: the snapshot never had it
             assert ("uid" in content["spec"]["volumeSnapshotRef"], handles) == (False, {"sx"})
         elif not self.keeps:
             assert (content, handles) == (None, set())
@@ -266,7 +269,7 @@ class GroupLife(Life):
         return [partial(self.world.sync, *one) for one in keys]
 
     def left(self) -> list[tuple[Any, Any]]:
-        """What there is of the group."""
+        """Return the objects of the group that still exist."""
         every = self.world.api.objects.values()
         return [(r, one["metadata"]) for r in self.KINDS for one in every if one["kind"] == r.kind]
 
@@ -285,12 +288,12 @@ class GroupLife(Life):
         raise Death("here")
 
     def run_out_of_quota(self) -> None:
-        """No VolumeSnapshot can be made any more."""
+        """Let the API server refuse to create any more VolumeSnapshots."""
         error = ForbiddenError(403, "Forbidden", "exceeded quota: snapshots")
         self.world.api.fail("create", "volumesnapshots/", *[error] * 1000)
 
     def is_over(self) -> None:
-        """Nothing is left but contents that the policy keeps, and those go when deleted by hand."""
+        """Check that only contents kept by the policy are left. Those can be deleted by hand."""
         if self.keeps:
             for resource, metadata in self.left():
                 self.world.api.mark_deleted(resource, metadata["name"])
@@ -325,8 +328,8 @@ FAULTS = {
     "annotations overwritten": Life.overwrite_annotations,
 }
 
-# Without that of another program: a member does not wait for its content, as recorded (sns-42), so
-# nobody is left to write the mark again.
+# Overwritten annotations are left out: a member doesn't wait for its content, as recorded (sns-42),
+# so no reconcile would write the annotation again.
 GROUP_FAULTS = {
     **{name: fault for name, fault in FAULTS.items() if name != "annotations overwritten"},
     "deleted, then death": GroupLife.die_deleted,
@@ -339,7 +342,7 @@ def new_life(form: str) -> Life:
 
 
 def lived(form: str, fault: Callable[[Any], None], number: int, *, to_the_end: bool) -> bool:
-    """One life with one fault; False when it has no such effect."""
+    """Run one life with one fault; return False if the life has no step of that number."""
     life = new_life(form)
     life.world.context.effects.steps = life.world.steps = Plan(number, lambda: fault(life))
     life.rest()
@@ -356,7 +359,7 @@ def lived(form: str, fault: Callable[[Any], None], number: int, *, to_the_end: b
 
 
 def lives(form: str, fault: Callable[[Any], None]) -> int:
-    """One life with the fault before each of its effects; how many."""
+    """Run one life per step with the fault before it; return their number."""
     number = 0
     while lived(form, fault, number, to_the_end=True):
         number += 1
@@ -366,20 +369,20 @@ def lives(form: str, fault: Callable[[Any], None]) -> int:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_each_fault_before_each_effect(form, fault):
-    """SNT-091, SNT-093, SNT-094, SNT-098, SNQ-005, SNQ-011."""
+    """SNT-091, SNT-093, SNT-094, SNT-098, SNQ-005, SNQ-011: Each life ends without leftovers."""
     assert lives(form, fault) > 8, "a life has more effects"
 
 
 @pytest.mark.parametrize("form", GROUP_FORMS)
 @pytest.mark.parametrize("fault", GROUP_FAULTS.values(), ids=GROUP_FAULTS)
 def test_each_fault_before_each_effect_of_a_group(form, fault):
-    """SND-043, SNG-003, SNG-004: whatever was made of it goes, and no member is deleted alone."""
+    """SND-043, SNG-003, SNG-004: All of a group is deleted, and no member alone."""
     assert lives(form, fault) > 18, "a group's life has more effects, its members' among them"
 
 
 @pytest.mark.parametrize("form", GROUP_FORMS)
 def test_a_life_of_a_group_without_faults(form):
-    """The making of its members is among what is tried."""
+    """The creation of the group's members is among the steps that are tested."""
     life = new_life(form)
     life.rest()
     assert groups.group(life.world)["status"]["readyToUse"] is True
@@ -391,7 +394,7 @@ def test_a_life_of_a_group_without_faults(form):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_life_without_faults(form):
-    """All steps of both controllers are among those that are tried."""
+    """All steps of both controllers are among those that are tested."""
     life = Life(form)
     life.rest()
     snapshot = life.world.snapshot()

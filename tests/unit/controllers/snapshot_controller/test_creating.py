@@ -1,4 +1,4 @@
-"""From a snapshot to its content, SNT-001 to SNT-019."""
+"""From a snapshot to its content: SNT-001 to SNT-019."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ def default_class(world: SnapshotWorld, name: str, value: str = "true", **more) 
 
 
 def test_snt001_a_new_snapshot_is_bound_in_one_pass():
-    """SNC-020, SNC-043, SNC-044, SNC-060: claim protected, content made, bound, not ready."""
+    """SNC-020, SNC-043, SNC-044, SNC-060: The claim is protected, and the content made and bound.
+
+    The snapshot is not ready yet.
+    """
     world = new_world()
     assert world.run_snapshot().action.value == "done"
     assert finalizers(world.snapshot()) == [AS_SOURCE, BOUND]
@@ -61,14 +64,14 @@ def test_snt001_a_new_snapshot_is_bound_in_one_pass():
 
 
 def test_the_content_has_its_finalizer_from_the_start():
-    """SND-002: nothing can vanish between POST and the first look of the sidecar."""
+    """SND-002: The content then cannot vanish before the sidecar first reads it."""
     world = new_world()
     world.run_snapshot()
     assert world.content()["metadata"]["finalizers"] == [k.FINALIZER_CONTENT]
 
 
 def test_a_second_pass_writes_nothing():
-    """SND-016, SNC-070."""
+    """SND-016, SNC-070: The status is written only if it changes."""
     world = new_world()
     world.run_snapshot()
     before = len(world.api.writes)
@@ -77,7 +80,7 @@ def test_a_second_pass_writes_nothing():
 
 
 def test_snt002_the_default_class_of_the_driver():
-    """SNC-011, SNC-012."""
+    """SNC-011, SNC-012: The default class must belong to the volume's driver."""
     world = SnapshotWorld()
     world.add_source()
     default_class(world, "mine")
@@ -97,7 +100,7 @@ def test_snt002_the_default_class_of_the_driver():
     ],
 )
 def test_no_default_class(values, words):
-    """SNC-011: only exactly `true` counts; readyToUse stays untouched (SNC-031)."""
+    """SNC-011: Only exactly `true` counts; readyToUse is not written (SNC-031)."""
     world = SnapshotWorld()
     world.add_source()
     for number, value in enumerate(values):
@@ -118,7 +121,10 @@ def test_no_default_class(values, words):
     ],
 )
 def test_no_default_class_without_a_claim(source, words):
-    """SNC-011: no source and an empty name are told apart; the class comes first (SNC-002)."""
+    """SNC-011: A missing source and an empty name have different errors.
+
+    The class is checked before the source (SNC-002).
+    """
     world = SnapshotWorld()
     world.add_snapshot(spec={"source": source, "volumeSnapshotClassName": None})
     assert world.run_snapshot().action.value == "retry"
@@ -128,7 +134,7 @@ def test_no_default_class_without_a_claim(source, words):
 
 
 def test_a_class_that_cannot_be_written_stops_the_pass():
-    """SND-011: the reference goes on without a class."""
+    """SND-011: snapshot-controller continues without a class."""
     world = SnapshotWorld()
     world.add_source()
     default_class(world, "mine")
@@ -140,7 +146,7 @@ def test_a_class_that_cannot_be_written_stops_the_pass():
 
 
 def test_snt005_a_class_that_does_not_exist():
-    """SNC-010."""
+    """SNC-010: An event and the status report the missing class."""
     world = SnapshotWorld()
     world.add_source()
     world.add_snapshot(spec={"volumeSnapshotClassName": "none"})
@@ -154,7 +160,7 @@ def test_snt005_a_class_that_does_not_exist():
 
 
 def test_snt007_a_claim_that_is_not_bound_yet():
-    """SNC-043: an error for the user, and tried again."""
+    """SNC-043: The status reports the error, and the snapshot is retried."""
     world = SnapshotWorld()
     world.add_claim(phase="Pending")
     world.add_volume()
@@ -170,7 +176,7 @@ def test_snt007_a_claim_that_is_not_bound_yet():
 
 
 def test_snt008_a_claim_that_does_not_exist():
-    """SNC-060."""
+    """SNC-060: The status reports the missing claim."""
     world = SnapshotWorld()
     world.add_snapshot()
     assert world.run_snapshot().action.value == "retry"
@@ -179,7 +185,7 @@ def test_snt008_a_claim_that_does_not_exist():
 
 
 def test_snt009_a_claim_that_is_going():
-    """SNC-060."""
+    """SNC-060: The claim's finalizer cannot be added any more."""
     world = SnapshotWorld()
     world.add_claim(deletionTimestamp="t", finalizers=["kubernetes.io/pvc-protection"])
     world.add_volume()
@@ -213,7 +219,7 @@ def test_snt009_a_claim_that_is_going():
     ],
 )
 def test_volumes_that_do_not_fit(volume, words):
-    """SNC-043 rows 5 and 7; a class of another driver is an error (SND-008)."""
+    """SNC-043 rows 5 and 7: A class of another driver is an error too (SND-008)."""
     world = SnapshotWorld()
     world.add_claim()
     world.add_volume(**volume)
@@ -224,7 +230,7 @@ def test_volumes_that_do_not_fit(volume, words):
 
 
 def test_migrated_volumes_can_be_snapshotted():
-    """SND-031: the in-tree source is translated as for the provisioner."""
+    """SND-031: The in-tree source is translated as in the provisioner."""
     world = SnapshotWorld()
     world.add_class(driver="ebs.csi.aws.com")
     world.add_claim()
@@ -242,7 +248,7 @@ def test_migrated_volumes_can_be_snapshotted():
     ],
 )
 def test_the_content_is_there_when_it_is_made(uid, reason):
-    """SND-009: it is looked at, not taken for ours."""
+    """SND-009: The existing content is checked; its name alone doesn't make it this snapshot's."""
     world = new_world()
     ref = {"namespace": "ns", "name": "s", "uid": uid}
     world.api.before("create", CONTENT, lambda: world.add_content(spec={"volumeSnapshotRef": ref}))
@@ -254,7 +260,7 @@ def test_the_content_is_there_when_it_is_made(uid, reason):
 
 
 def test_a_post_that_is_refused():
-    """SNC-043 row 8."""
+    """SNC-043 row 8: Two events report the refused creation."""
     world = new_world()
     world.api.fail("create", CONTENT, NOBODY)
     assert world.run_snapshot().action.value == "retry"
@@ -262,7 +268,7 @@ def test_a_post_that_is_refused():
 
 
 def test_snt015_the_secret_is_named_but_not_read():
-    """SNA-020, SNA-023."""
+    """SNA-020, SNA-023: The content's annotations name the secret."""
     world = new_world()
     world.add_class(
         parameters={
@@ -302,7 +308,7 @@ def test_snt015_the_secret_is_named_but_not_read():
     ],
 )
 def test_secrets_that_cannot_be_resolved(parameters, words):
-    """SNA-020, SNA-023."""
+    """SNA-020, SNA-023: The status reports why the secret's name cannot be resolved."""
     world = new_world()
     world.add_class(parameters={f"{SECRET}-{key}": value for key, value in parameters.items()})
     assert world.run_snapshot().action.value == "retry"
@@ -310,7 +316,7 @@ def test_secrets_that_cannot_be_resolved(parameters, words):
 
 
 def test_snt018_the_volume_mode_can_be_left_out():
-    """SNC-081."""
+    """SNC-081: With the flag off, the content has no volume mode."""
     world = new_world(keeps_volume_mode=False)
     world.run_snapshot()
     assert world.content()["spec"]["sourceVolumeMode"] is None
@@ -344,7 +350,7 @@ BY_NAME = affinity("n2", part="matchFields", key="metadata.name")
     ],
 )
 def test_distributed_mode(allowed, is_distributed, label):
-    """SNC-080, SND-030: a ready node with the driver is preferred."""
+    """SNC-080, SND-030: A ready node with the driver is preferred."""
     world = SnapshotWorld(is_distributed=is_distributed)
     add_node(world, "n1", is_ready=False, drivers=(DRIVER,))
     add_node(world, "n2", is_ready=True, drivers=())
@@ -358,7 +364,7 @@ def test_distributed_mode(allowed, is_distributed, label):
 
 
 def test_a_snapshot_that_goes_while_its_error_is_written():
-    """SNC-031: no error of ours; the next pass finds it gone."""
+    """SNC-031: No error is reported; the next reconcile finds the snapshot gone."""
     world = SnapshotWorld()
     world.add_claim(phase="Pending")
     world.add_snapshot()
@@ -384,7 +390,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("spec", BROKEN.values(), ids=BROKEN)
 def test_a_snapshot_that_cannot_start_does_not_hold_its_claim(spec):
-    """BUG-6: neither by protecting it nor by being counted beside a good one that goes."""
+    """BUG-6: It neither protects the claim nor counts when another snapshot is deleted."""
     world = SnapshotWorld()
     world.add_source()
     world.add_class("foreign", driver="other.test")
@@ -397,7 +403,7 @@ def test_a_snapshot_that_cannot_start_does_not_hold_its_claim(spec):
 
 
 def test_a_snapshot_that_has_begun_holds_its_claim():
-    """SNC-061: also before its status names the content."""
+    """SNC-061: This holds even before its status names the content."""
     world = new_world()
     world.run_snapshot()
     world.api.change(paths.SNAPSHOTS, "s", {"status": None}, "ns")
@@ -406,7 +412,7 @@ def test_a_snapshot_that_has_begun_holds_its_claim():
 
 
 def test_a_claim_that_others_write_is_protected_all_the_same():
-    """No conflict, so no Warning that nobody can act on."""
+    """Concurrent writes cause no conflict, and so no Warning that users could do nothing about."""
     world = new_world()
     world.api.before(
         "patch",

@@ -1,4 +1,4 @@
-"""A snapshot goes: SNT-006, SNT-040 to SNT-051, and the claim's finalizer (SNT-096)."""
+"""Deletion of a snapshot: SNT-006, SNT-040 to SNT-051, and the claim's finalizer (SNT-096)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def restore(world: SnapshotWorld, *, phase: str = "Pending", namespace: str = "n
 
 
 def test_snt006_a_class_that_is_gone_does_not_matter():
-    """SNC-002, SND-011: nor one that never was there, though the claim is gone too (SNC-059)."""
+    """SNC-002, SND-011: A snapshot without a class and a claim can be deleted too (SNC-059)."""
     world = bound()
     world.api.drop(paths.SNAPSHOT_CLASSES, "c1")
     delete(world)
@@ -68,7 +68,7 @@ def test_snt006_a_class_that_is_gone_does_not_matter():
 
 
 def test_snt040_the_content_first():
-    """SNC-058: in the order of SNQ-011 e and f; the bound finalizer waits for the content."""
+    """SNC-058: The steps follow SNQ-011 e and f; the bound finalizer waits for the content."""
     world = bound()
     delete(world)
     assert world.run_snapshot().action.value == "done"
@@ -84,7 +84,7 @@ def test_snt040_the_content_first():
 
 
 def test_snt041_retain():
-    """SNC-058, SNC-059."""
+    """SNC-058, SNC-059: With policy Retain, the content is annotated but not deleted."""
     world = bound("Retain")
     delete(world)
     world.run_snapshot()
@@ -94,7 +94,7 @@ def test_snt041_retain():
 
 
 def test_snt042_a_restore_holds_the_deletion_up():
-    """SNC-058 row 2."""
+    """SNC-058 row 2: A pending claim restores from the snapshot."""
     world = bound()
     restore(world)
     delete(world)
@@ -116,7 +116,7 @@ def grant(world: SnapshotWorld, namespace: str = "other") -> None:
 
 
 def test_snt043_a_restore_into_another_namespace():
-    """SND-010: seen where a ReferenceGrant allows it."""
+    """SND-010: Such a claim counts where a ReferenceGrant allows the restore."""
     world = bound()
     grant(world)
     spec = {"dataSourceRef": RESTORE | {"namespace": "ns"}}
@@ -130,7 +130,7 @@ def test_snt043_a_restore_into_another_namespace():
 
 
 def test_a_restore_whose_claim_is_gone_holds_the_deletion_up():
-    """SNC-058 row 2, SNA-005: the driver may still copy; the provisioner's finalizer says so."""
+    """SNC-058 row 2, SNA-005: The provisioner's finalizer shows that the driver may still copy."""
     world = bound()
     delete(world)
     held = [*world.snapshot()["metadata"]["finalizers"], k.FINALIZER_SNAPSHOT_SOURCE]
@@ -144,7 +144,7 @@ def test_a_restore_whose_claim_is_gone_holds_the_deletion_up():
 
 
 def test_claims_that_cannot_be_listed_count_as_restores():
-    """SND-010: the reference takes them for none."""
+    """SND-010: snapshot-controller would treat them as no restores."""
     world = bound()
     delete(world)
     world.api.fail("get", "namespaces/ns/persistentvolumeclaims", NOBODY)
@@ -155,7 +155,7 @@ def test_claims_that_cannot_be_listed_count_as_restores():
 
 
 def test_snt044_a_content_that_the_status_does_not_name():
-    """SNC-057: found by its computed name."""
+    """SNC-057: The content is found by its computed name."""
     world = SnapshotWorld()
     world.add_snapshot(metadata={"finalizers": [k.FINALIZER_SNAPSHOT_AS_SOURCE]})
     world.add_content()
@@ -165,7 +165,7 @@ def test_snt044_a_content_that_the_status_does_not_name():
 
 
 def test_snt045_a_content_that_points_elsewhere():
-    """SNC-057."""
+    """SNC-057: A content that refers to another snapshot is not deleted."""
     world = bound()
     change = {"spec": {"volumeSnapshotRef": {"uid": "u9"}}}
     world.api.change(paths.SNAPSHOT_CONTENTS, CONTENT, change)
@@ -176,7 +176,7 @@ def test_snt045_a_content_that_points_elsewhere():
 
 
 def test_snt046_the_claim_is_gone():
-    """SNC-059."""
+    """SNC-059: A missing claim does not block the deletion."""
     world = bound("Retain")
     world.api.drop(paths.CLAIMS, "p", "ns")
     delete(world)
@@ -185,7 +185,7 @@ def test_snt046_the_claim_is_gone():
 
 
 def test_snt047_the_claim_stays_protected_for_another_snapshot():
-    """SNC-061."""
+    """SNC-061: The claim's finalizer stays while another snapshot needs it."""
     world = bound("Retain")
     world.add_snapshot(metadata={"name": "s2", "uid": "u2"})
     world.run_snapshot(snapshot_key("ns", "s2"))
@@ -196,7 +196,7 @@ def test_snt047_the_claim_stays_protected_for_another_snapshot():
 
 
 def test_snt048_the_last_unready_snapshot_frees_the_claim_first():
-    """SNC-062, SNQ-011 e."""
+    """SNC-062, SNQ-011 e: The claim's finalizer is removed before the snapshot's."""
     world = bound("Retain", is_ready=False)
     assert finalizers(world.claim()) == ["pvc-as-source-protection"]
     delete(world)
@@ -224,7 +224,7 @@ ALL = (
 
 
 def test_snt049_snt050_members_go_with_their_group():
-    """SNC-058 row 3."""
+    """SNC-058 row 3: A member stays until its group is gone."""
     world = SnapshotWorld()
     world.api.add(paths.GROUP_SNAPSHOTS, {"metadata": {"name": "g", "namespace": "ns"}})
     member(world, *ALL, status={"volumeGroupSnapshotName": "g"})
@@ -239,7 +239,7 @@ def test_snt049_snt050_members_go_with_their_group():
 
 @pytest.mark.parametrize("owner", ["", "g"])
 def test_snt051_a_member_with_only_the_group_finalizer(owner):
-    """SND-022: the reference leaves it for ever."""
+    """SND-022: snapshot-controller never deletes it."""
     world = SnapshotWorld()
     member(world, k.FINALIZER_SNAPSHOT_IN_GROUP, owner=owner)
     if owner:
@@ -252,7 +252,7 @@ def test_snt051_a_member_with_only_the_group_finalizer(owner):
 
 
 def test_a_member_goes_alone_where_groups_are_not_served():
-    """SND-039: their CRDs are not installed."""
+    """SND-039: The CRDs of groups are not installed."""
     world = SnapshotWorld()
     member(world, *ALL, status={"volumeGroupSnapshotName": "g"})
     world.api.fail("get", "volumegroupsnapshots/g", UNSERVED)
@@ -263,7 +263,7 @@ def test_a_member_goes_alone_where_groups_are_not_served():
 @pytest.mark.parametrize("policy", ["Delete", "Retain"])
 @pytest.mark.parametrize("verb", ["get", "patch", "delete"])
 def test_a_content_that_is_not_served_for_a_moment_is_not_left(verb, policy):
-    """Its CRD is being replaced: a 404 says nothing of the content, so the snapshot waits."""
+    """While its CRD is replaced, a 404 proves nothing about the content, so the snapshot waits."""
     world = bound(policy)
     delete(world)
     world.api.fail(verb, CONTENT, UNSERVED)
@@ -277,7 +277,7 @@ def test_a_content_that_is_not_served_for_a_moment_is_not_left(verb, policy):
 
 
 def test_a_snapshot_without_our_finalizers_is_left_alone():
-    """SNC-058 row 1."""
+    """SNC-058 row 1: Only another program's finalizer is left."""
     world = SnapshotWorld()
     member(world, "example.org/other")
     assert world.run_snapshot().reason == "nothing to do"
@@ -285,20 +285,20 @@ def test_a_snapshot_without_our_finalizers_is_left_alone():
 
 
 def test_a_content_that_cannot_be_deleted():
-    """SNC-058 row 5."""
+    """SNC-058 row 5: An event reports it, and the snapshot keeps its finalizers."""
     world = bound()
     delete(world)
     world.api.fail("delete", CONTENT, NOBODY)
     with trail.collect():
         assert world.run_snapshot().action.value == "retry"
-        # For `explain`, which names the right that lacks: the event is upstream's and does not.
+        # `explain` names the missing permission; the event has upstream's text and does not.
         assert any(trail.REFUSED in note for note in trail.collected())
     assert world.reasons == ["SnapshotContentObjectDeleteError"]
     assert finalizers(world.snapshot()) == [AS_SOURCE, BOUND]
 
 
 def test_a_claim_that_cannot_be_freed_keeps_the_snapshot():
-    """SNC-058 row 6; while the snapshot lives it is only told (SNC-020 row 1)."""
+    """SNC-058 row 6: While the snapshot exists, an event is enough (SNC-020 row 1)."""
     world = bound("Retain", is_ready=False)
     delete(world)
     world.api.fail("patch", "persistentvolumeclaims/p", NOBODY)
@@ -316,7 +316,7 @@ def test_a_claim_that_cannot_be_freed_keeps_the_snapshot():
 
 
 def test_snt096_the_claim_is_looked_at_by_one_snapshot_at_a_time():
-    """SND-018: the finalizer is there exactly while a snapshot that has begun is not ready."""
+    """SND-018: The finalizer exists exactly while a snapshot that has begun is not ready."""
     world = bound("Retain", is_ready=False)
     delete(world)
     world.queue.busy["pvc:ns/p"] = Mode.EXCLUSIVE
@@ -324,7 +324,8 @@ def test_snt096_the_claim_is_looked_at_by_one_snapshot_at_a_time():
     assert (outcome.action.value, outcome.lock.name) == ("blocked", "pvc:ns/p")
     assert finalizers(world.claim()) == ["pvc-as-source-protection"]
     world.queue.busy.clear()
-    # Another snapshot comes while this one looks: its own pass adds it again, under the lock.
+    # A second snapshot is created in the meantime: its own reconcile adds the finalizer under the
+    # lock.
     world.add_snapshot(metadata={"name": "s2", "uid": "u2"})
     world.run_snapshot()
     assert finalizers(world.claim()) == []
@@ -333,7 +334,7 @@ def test_snt096_the_claim_is_looked_at_by_one_snapshot_at_a_time():
 
 
 def test_the_deletion_is_told_to_the_content_by_its_own_pass_too():
-    """SNC-073 (6)."""
+    """SNC-073 (6): The content's own reconcile sets the annotation too."""
     world = bound()
     delete(world)
     world.run_binding()
@@ -341,6 +342,6 @@ def test_the_deletion_is_told_to_the_content_by_its_own_pass_too():
 
 
 def test_a_snapshot_that_is_gone():
-    """SNC-003."""
+    """SNC-003: A key of a deleted object needs no work."""
     assert SnapshotWorld().run_snapshot().reason == "gone"
     assert SnapshotWorld().run_binding().reason == "gone"

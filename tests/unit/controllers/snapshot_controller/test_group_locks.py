@@ -1,4 +1,4 @@
-"""Groups and restores from their members exclude one another."""
+"""Deleting a group and restoring from its members exclude each other."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from workers.translate.fields import is_deleting
 
 
 def test_no_group_is_deleted_while_a_volume_is_made_from_a_member():
-    """As for single snapshots (`locks.snapshot_content`): the opposite calls never run together."""
+    """As with single snapshots (`locks.snapshot_content`), the two calls never overlap."""
     world = told()
     run_group(world)
     delete(world)
     run_group(world)
     assert is_deleting(content(world))
-    world.queue.busy[locks.snapshot_content(OWN).name] = Mode.SHARED  # the provisioner's pass
+    world.queue.busy[locks.snapshot_content(OWN).name] = Mode.SHARED  # the provisioner's reconcile
     outcome = run_content(world)
     assert "DeleteVolumeGroupSnapshot" not in world.client.methods
     assert outcome.action.value == "blocked"

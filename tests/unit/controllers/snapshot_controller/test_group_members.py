@@ -1,4 +1,4 @@
-"""Members go with the group that has them; so do contents that no snapshot leads to (SND-043)."""
+"""A group's deletion deletes its members, and contents whose snapshot does not exist (SND-043)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OWN, MEMBER = f"snapcontent-{digest('ha')}", f"snapshot-{digest('ha')}"
 
 
 def without_a_snapshot(**class_changes: str) -> SnapshotWorld:
-    """A group under deletion; the first member's snapshot was never made."""
+    """Return a group under deletion whose first member's snapshot was never created."""
     world = taken(**class_changes)
     world.api.drop(paths.SNAPSHOTS, f"snapshot-{digest('ha')}", "ns")
     world.api.mark_deleted(paths.GROUP_SNAPSHOTS, "g", "ns")
@@ -35,7 +35,7 @@ def without_a_snapshot(**class_changes: str) -> SnapshotWorld:
 
 @pytest.mark.parametrize("policy", ["Delete", "Retain"])
 def test_a_content_without_snapshot_is_deleted_with_the_group(policy):
-    """As by a snapshot's own deletion: marked, and deleted unless the policy keeps it."""
+    """As in a snapshot's own deletion, it is annotated, and deleted unless the policy keeps it."""
     world = without_a_snapshot(deletionPolicy=policy)
     run_group(world)
     own = world.content(OWN)
@@ -55,7 +55,7 @@ def test_a_content_without_snapshot_is_deleted_with_the_group(policy):
     ids=str,
 )
 def test_a_content_that_is_not_the_groups_stays(change):
-    """Whatever its name."""
+    """A content that only has a member's name is not the group's."""
     world = without_a_snapshot()
     world.api.change(paths.SNAPSHOT_CONTENTS, OWN, change)
     before = world.content(OWN)
@@ -65,7 +65,7 @@ def test_a_content_that_is_not_the_groups_stays(change):
 
 
 def test_contents_of_whole_members_are_left_to_their_snapshots():
-    """As recorded (sns-42): not one request about them in the group's own pass."""
+    """As recorded (sns-42), the group's own reconcile sends no request about them."""
     world = taken()
     world.api.mark_deleted(paths.GROUP_SNAPSHOTS, "g", "ns")
     before = len(world.api.requests)
@@ -75,7 +75,7 @@ def test_contents_of_whole_members_are_left_to_their_snapshots():
 
 
 def test_a_content_that_may_not_be_deleted_holds_the_group():
-    """The list of the members would be gone with its content."""
+    """The list of the members would be deleted with the group's content."""
     world = without_a_snapshot()
     error = ForbiddenError(403, "Forbidden", "not you")
     world.api.fail("delete", f"volumesnapshotcontents/{OWN}", error)
@@ -89,7 +89,7 @@ def test_a_content_that_may_not_be_deleted_holds_the_group():
 
 @pytest.mark.parametrize("lacks", ["volumeSnapshotInfoList", "volumeGroupSnapshotHandle"])
 def test_members_are_made_once_the_driver_told_both_group_and_members(lacks):
-    """SNG-002: their contents carry the group's handle. Until then nothing is asked for, either."""
+    """SNG-002: Members' contents need the group's handle; until then nothing is requested."""
     world = group_world()
     add_group(world)
     run_group(world)
@@ -107,9 +107,10 @@ def test_members_are_made_once_the_driver_told_both_group_and_members(lacks):
 
 @pytest.mark.parametrize("has_status", [True, False], ids=["ready", "no status yet"])
 def test_a_group_made_anew_under_the_name_does_not_hold_the_members_of_the_old_one(has_status):
-    """SNG-004, SNC-058 row 3: they go once their own group went; the new one would not take them.
+    """SNG-004, SNC-058 row 3: They are deleted once their own group is gone.
 
-    The reference looks for the name alone: they stay Terminating while the new group lives.
+    The new group would not adopt them. snapshot-controller compares only names: members stay in
+    Terminating while the new group exists.
     """
     world = taken()
     name = f"snapshot-{digest('ha')}"
@@ -130,7 +131,7 @@ def test_a_group_made_anew_under_the_name_does_not_hold_the_members_of_the_old_o
 
 
 def test_a_member_that_is_restored_into_another_namespace_holds_its_group():
-    """SNG-004, SND-010: as for a single snapshot, seen where a ReferenceGrant allows it."""
+    """SNG-004, SND-010: As with a single snapshot, it counts where a ReferenceGrant allows it."""
     world = taken()
     grant(world)
     source = RESTORE | {"namespace": "ns", "name": MEMBER}
@@ -146,7 +147,7 @@ def test_a_member_that_is_restored_into_another_namespace_holds_its_group():
 
 
 def test_claims_that_cannot_be_listed_count_as_restores_of_members():
-    """SND-010."""
+    """SND-010: A restore cannot be excluded without the list."""
     world = taken()
     world.api.mark_deleted(paths.GROUP_SNAPSHOTS, "g", "ns")
     error = ForbiddenError(403, "Forbidden", "not you")

@@ -1,4 +1,4 @@
-"""Group snapshots, pass by pass: effects in order, members, owners, ends (SNG-002 to SNG-005)."""
+"""Reconciles of group snapshots: steps, members, owners, deletion (SNG-002 to SNG-005)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def bind(world: SnapshotWorld) -> Any:
 
 
 def told() -> SnapshotWorld:
-    """The driver told of group and members; their objects are not made."""
+    """Return a world whose group is reported by the driver, before its members' objects exist."""
     world = group_world()
     add_group(world)
     run_group(world)
@@ -53,11 +53,14 @@ def told() -> SnapshotWorld:
     return world
 
 
-# From nothing to ready.
+# Creation.
 
 
 def test_each_effect_of_a_group_is_announced():
-    """SNQ-011: the content; then each member's pair, linked both ways; nothing twice."""
+    """SNQ-011: The content is created first, then each member's pair, linked in both directions.
+
+    No step happens twice.
+    """
     world = group_world()
     add_group(world)
     assert run_group(world).reason == "waits for its content"
@@ -75,7 +78,7 @@ def test_each_effect_of_a_group_is_announced():
 
 
 def test_a_volume_of_the_group_that_is_being_deleted():
-    """SNQ-003: the provisioner has it alone."""
+    """SNQ-003: The provisioner locks it exclusively."""
     world = group_world()
     add_group(world)
     world.queue.busy["pv-b"] = Mode.EXCLUSIVE
@@ -85,7 +88,7 @@ def test_a_volume_of_the_group_that_is_being_deleted():
 
 
 def test_a_group_content_that_may_not_be_made():
-    """SNG-002: told by an event of its own, and in the status."""
+    """SNG-002: An event of its own and the status report it."""
     world = group_world()
     add_group(world)
     world.api.fail("create", CONTENT, NOBODY)
@@ -111,7 +114,7 @@ def test_a_group_content_that_may_not_be_made():
     ],
 )
 def test_one_source_of_a_group(source, is_fine):
-    """SNC-020 row 3 for groups."""
+    """SNC-020 row 3 for groups: A group must have exactly one source."""
     world = group_world()
     add_group(world, source=source)
     assert run_group(world).action.value == ("done" if is_fine else "retry")
@@ -119,7 +122,7 @@ def test_one_source_of_a_group(source, is_fine):
 
 
 def test_a_default_class_needs_a_csi_volume():
-    """SNC-011: its driver cannot be known otherwise."""
+    """SNC-011: Otherwise its driver is unknown."""
     world = group_world()
     world.api.change(paths.VOLUMES, "pv-a", {"spec": {"csi": None}})
     add_group(world, volumeGroupSnapshotClassName=None)
@@ -132,7 +135,7 @@ def test_a_default_class_needs_a_csi_volume():
 
 @pytest.mark.parametrize("class_name", ["gc", None])
 def test_a_given_group_is_bound_and_held(class_name):
-    """SNG-003: with or without a class; its finalizer comes with the binding."""
+    """SNG-003: With or without a class, the finalizer is added with the binding."""
     world = group_world()
     spec = {
         "driver": DRIVER,
@@ -154,7 +157,7 @@ def test_a_given_group_is_bound_and_held(class_name):
 
 
 def test_a_given_group_that_names_a_dynamic_content():
-    """SNC-051 for groups."""
+    """SNC-051 for groups: The content is not pre-provisioned."""
     world = told()
     source = {"volumeGroupSnapshotContentName": CONTENT}
     add_group(world, source=source)
@@ -162,7 +165,7 @@ def test_a_given_group_that_names_a_dynamic_content():
     assert world.reasons[-2:] == ["GroupSnapshotContentMismatch", "GroupSnapshotFinalizerError"]
 
 
-# The content, as the snapshot's side sees it.
+# The group content, reconciled by the snapshot controller.
 
 
 @pytest.mark.parametrize(
@@ -176,7 +179,7 @@ def test_a_given_group_that_names_a_dynamic_content():
 )
 @pytest.mark.parametrize("state", ["living", "held", "going", "unbound"])
 def test_the_finalizer_of_a_group_content(source, reason, state):
-    """SNC-073 for groups: a bound and living one gets it."""
+    """SNC-073 for groups: A content that is bound and not being deleted gets it."""
     world = SnapshotWorld()
     metadata: dict[str, Any] = {"name": CONTENT, "finalizers": ["example.org/other"]}
     if state == "held":
@@ -194,7 +197,7 @@ def test_the_finalizer_of_a_group_content(source, reason, state):
 
 
 def test_group_contents_that_need_no_look():
-    """SNG-005: switched off, or gone."""
+    """SNG-005: Groups are switched off, or the content is gone."""
     assert bind(SnapshotWorld()).reason == "gone"
     assert bind(SnapshotWorld(groups=False)).reason == "group snapshots are switched off"
 
@@ -203,7 +206,7 @@ def test_group_contents_that_need_no_look():
 
 
 def test_the_volumes_of_members_are_looked_for_among_all_only_if_one_lacks():
-    """SNG-002: its claim has other labels by now; a volume of another driver is another."""
+    """SNG-002: The claim's labels have changed; another driver's volume does not count."""
     world = told()
     assert run_group(world).reason == "ready"
     assert not [one for one in world.api.requests if one.path == "persistentvolumes"]
@@ -222,7 +225,7 @@ def test_the_volumes_of_members_are_looked_for_among_all_only_if_one_lacks():
 
 
 def test_a_member_whose_volume_is_gone_has_its_objects_all_the_same():
-    """SNG-002: without claim and mode."""
+    """SNG-002: Its claim's name is empty and its volume mode unset."""
     world = told()
     world.api.drop(paths.VOLUMES, "pv-a")
     assert run_group(world).reason == "ready"
@@ -232,7 +235,7 @@ def test_a_member_whose_volume_is_gone_has_its_objects_all_the_same():
 
 
 def test_a_members_content_has_what_the_group_told():
-    """SNG-002: and keeps what others wrote into its status."""
+    """SNG-002: The fields that others wrote into its status are kept."""
     world = told()
     assert run_group(world).reason == "ready"
     status = world.content(OWN)["status"]
@@ -251,7 +254,7 @@ def test_a_members_content_has_what_the_group_told():
 
 
 def ready_member(*owners: dict[str, str], groups: bool = True) -> SnapshotWorld:
-    """A ready snapshot whose status names the group `g`, uid `gu`, that is there."""
+    """Return a world with a ready snapshot whose status names the existing group `g`, UID `gu`."""
     world = SnapshotWorld(groups=groups)
     world.add_source()
     metadata = {"finalizers": [k.FINALIZER_SNAPSHOT_AS_SOURCE, k.FINALIZER_SNAPSHOT_BOUND]}
@@ -282,7 +285,10 @@ GROUPS_OWN = OWNER | {"name": "g", "uid": "gu"}
     ],
 )
 def test_a_group_owns_a_ready_member(owners, groups, is_owned):
-    """SNC-055, SNG-005: beside its other owners; once, and never a second group."""
+    """SNC-055, SNG-005: The group is added once to the other owners.
+
+    A second group is never added.
+    """
     world = ready_member(*owners, groups=groups)
     assert world.run_snapshot().reason == ("owned by its group" if is_owned else "ready")
     found = world.snapshot()["metadata"]["ownerReferences"]
@@ -291,7 +297,7 @@ def test_a_group_owns_a_ready_member(owners, groups, is_owned):
 
 
 def test_a_group_that_another_one_wrote_first_owns_it_once():
-    """SNQ-006: read and decided again."""
+    """SNQ-006: After the conflict the snapshot is read and checked again."""
     world = ready_member()
     change = {"metadata": {"ownerReferences": [GROUPS_OWN]}}
     place = "volumesnapshots/s"
@@ -301,18 +307,18 @@ def test_a_group_that_another_one_wrote_first_owns_it_once():
 
 
 def test_a_member_whose_group_is_gone_has_no_owner():
-    """SNC-055: nothing to do for it."""
+    """SNC-055: A missing group is not added as owner."""
     world = ready_member()
     world.api.drop(paths.GROUP_SNAPSHOTS, "g", "ns")
     assert world.run_snapshot().reason == "ready"
     assert world.snapshot()["metadata"]["ownerReferences"] == []
 
 
-# The end.
+# Deletion.
 
 
 def test_each_effect_of_a_groups_end_is_announced():
-    """SNG-004, SNQ-011 f: once each; a second look waits."""
+    """SNG-004, SNQ-011 f: Each step happens once; another reconcile only waits."""
     world = taken()
     delete(world)
     world.steps.reached.clear()
@@ -328,7 +334,7 @@ def test_each_effect_of_a_groups_end_is_announced():
 
 
 def test_a_group_that_others_hold_is_left_to_them():
-    """SNG-004: without our finalizer there is nothing to do; with it, only that one goes."""
+    """SNG-004: Only csi-fleet's finalizer is removed; without it the group needs no work."""
     world = taken(deletionPolicy="Retain")
     change = {"metadata": {"finalizers": ["example.org/other", k.FINALIZER_GROUP_BOUND]}}
     world.api.change(paths.GROUP_SNAPSHOTS, "g", change, "ns")
@@ -342,7 +348,7 @@ def test_a_group_that_others_hold_is_left_to_them():
 
 @pytest.mark.parametrize("name", [MEMBER, OTHER])
 def test_a_member_that_is_still_copied_holds_the_group(name):
-    """SNC-058 row 2: the claim is gone, but the provisioner's finalizer says so."""
+    """SNC-058 row 2: Its claim is gone, but the provisioner's finalizer is still on it."""
     world = taken()
     held = [*world.snapshot(name)["metadata"]["finalizers"], k.FINALIZER_SNAPSHOT_SOURCE]
     world.api.change(paths.SNAPSHOTS, name, {"metadata": {"finalizers": held}}, "ns")
@@ -353,7 +359,7 @@ def test_a_member_that_is_still_copied_holds_the_group(name):
 
 
 def test_a_snapshot_of_another_group_stays():
-    """SNG-004: the owner's UID counts."""
+    """SNG-004: The owner reference must have the group's UID."""
     world = taken()
     owner = OWNER | {"name": "g", "uid": "another"}
     world.add_snapshot(metadata={"ownerReferences": [owner], "finalizers": ["x"]})
@@ -364,7 +370,7 @@ def test_a_snapshot_of_another_group_stays():
 
 
 def test_a_member_that_goes_before_it_is_deleted():
-    """SNG-004: that is what was wanted."""
+    """SNG-004: A member that is already gone is no error."""
     world = taken()
     delete(world)
     events = len(world.reasons)
@@ -376,7 +382,7 @@ def test_a_member_that_goes_before_it_is_deleted():
 
 
 def test_a_group_content_that_may_not_be_deleted():
-    """SNC-058 row 5 for groups: members stay too."""
+    """SNC-058 row 5 for groups: The members are not deleted either."""
     world = taken()
     delete(world)
     world.api.fail("delete", CONTENT, NOBODY)
@@ -396,7 +402,7 @@ def test_a_group_content_that_may_not_be_deleted():
     ],
 )
 def test_which_group_keeps_a_member(status, owner, is_held):
-    """SNC-058 row 3, SND-022: the one in the status, else its owner."""
+    """SNC-058 row 3, SND-022: The group in the member's status counts, else its owner."""
     world = SnapshotWorld()
     metadata: dict[str, Any] = {"name": "g", "namespace": "ns", "uid": "gu"}
     world.api.add(paths.GROUP_SNAPSHOTS, {"metadata": metadata})

@@ -82,7 +82,7 @@ def digest(handle: str) -> str:
 
 
 def taken(**class_changes) -> SnapshotWorld:
-    """A group that is ready, with its members."""
+    """Return a world with a ready group and its members."""
     world = group_world(**class_changes)
     add_group(world)
     run_group(world)
@@ -94,7 +94,7 @@ def taken(**class_changes) -> SnapshotWorld:
 
 
 def test_a_group_from_nothing_to_ready():
-    """SNG-002, SNA-007: one call for all, then a pair of objects per member."""
+    """SNG-002, SNA-007: One call covers all volumes; then each member gets a pair of objects."""
     world = taken()
     request = world.client.requests("CreateVolumeGroupSnapshot")[0]
     assert (request.name, list(request.source_volume_ids)) == ("groupsnapshot-gu", ["ha", "hb"])
@@ -120,7 +120,7 @@ def test_a_group_from_nothing_to_ready():
 
 
 def test_members_are_made_once():
-    """A pass that was cut short is simply done again."""
+    """A reconcile that was interrupted is simply repeated."""
     world = taken()
     before = len(world.api.writes)
     world.api.change(paths.GROUP_SNAPSHOTS, "g", {"status": {"readyToUse": False}}, "ns")
@@ -130,7 +130,7 @@ def test_members_are_made_once():
 
 
 def test_a_group_is_not_made_twice():
-    """SND-040: a write of the controller in between is no second call."""
+    """SND-040: A write of the controller in the meantime causes no second call."""
     world = group_world()
     add_group(world)
     run_group(world)
@@ -144,7 +144,7 @@ def test_a_group_is_not_made_twice():
 
 
 def test_secret_templates_see_the_group():
-    """SND-038: the reference makes no member then."""
+    """SND-038: snapshot-controller would create no member in this case."""
     parameters = {f"{SECRET}-name": "s-${volumegroupsnapshot.name}", f"{SECRET}-namespace": "ns"}
     world = group_world(parameters=parameters)
     data = {"metadata": {"name": "s-g", "namespace": "ns"}, "data": {"a": "Yg=="}}
@@ -175,7 +175,7 @@ def test_secret_templates_see_the_group():
     ],
 )
 def test_groups_that_cannot_be_taken(spec, words):
-    """SNG-002: told on the group, and tried again."""
+    """SNG-002: The group's status reports the error, and the group is retried."""
     world = group_world()
     add_group(world, **spec)
     assert run_group(world).action.value == "retry"
@@ -201,12 +201,12 @@ def test_groups_that_cannot_be_taken(spec, words):
     ],
 )
 def test_selectors_as_go_prints_them(selector, shown):
-    """SNG-002: in the text about claims that do not match."""
+    """SNG-002: The text appears in the error about claims that do not match."""
     assert selector_text(selector) == shown
 
 
 def test_an_empty_selector_that_matches_nothing():
-    """SNG-002: it is `<none>` in the text."""
+    """SNG-002: An empty selector is printed as `<none>`."""
     world = SnapshotWorld()
     body = {"metadata": {"name": "gc"}, "driver": DRIVER, "deletionPolicy": "Delete"}
     world.api.add(paths.GROUP_SNAPSHOT_CLASSES, body)
@@ -216,7 +216,7 @@ def test_an_empty_selector_that_matches_nothing():
 
 
 def test_a_volume_of_another_driver():
-    """SNG-002: no mixed groups."""
+    """SNG-002: All volumes of a group must belong to one driver."""
     world = group_world()
     change = {"spec": {"csi": {"driver": "other.test"}}}
     world.api.change(paths.VOLUMES, "pv-b", change)
@@ -227,7 +227,7 @@ def test_a_volume_of_another_driver():
 
 
 def test_a_volume_that_is_no_csi_volume():
-    """SNG-002: the user is told which."""
+    """SNG-002: The event names the volume."""
     world = group_world()
     world.api.change(paths.VOLUMES, "pv-b", {"spec": {"csi": None, "nfs": {"server": "s"}}})
     add_group(world)
@@ -238,7 +238,7 @@ def test_a_volume_that_is_no_csi_volume():
 
 
 def test_a_content_of_another_group():
-    """SNC-052 for groups: its snapshots are not shown as members of this one."""
+    """SNC-052 for groups: Its snapshots must not become members of this group."""
     world = group_world()
     add_group(world)
     run_group(world)
@@ -253,7 +253,7 @@ def test_a_content_of_another_group():
 
 @pytest.mark.parametrize("uid", ["gu", "another", None], ids=["ours", "another's", "gone again"])
 def test_a_content_that_was_made_meanwhile(uid):
-    """SNC-052: repeated, or by a Go controller; another group's is never shown as ours."""
+    """SNC-052: A repeated request or a Go controller created it; another group's is never used."""
     world = group_world()
     add_group(world)
     ref = {"name": "g", "namespace": "ns", "uid": uid}
@@ -278,7 +278,7 @@ def test_a_content_that_was_made_meanwhile(uid):
     ids=str,
 )
 def test_a_member_that_cannot_be_deleted(refused):
-    """SNG-004: the user is told, and it is tried again; also while its kind is not served."""
+    """SNG-004: An event reports it and it is retried, also while its kind is not served."""
     world = taken()
     world.api.mark_deleted(paths.GROUP_SNAPSHOTS, "g", "ns")
     world.api.fail("delete", f"volumesnapshots/snapshot-{digest('ha')}", refused)
@@ -292,7 +292,7 @@ def test_a_member_that_cannot_be_deleted(refused):
 
 
 def test_the_default_class_of_groups():
-    """SNC-011 for groups."""
+    """SNC-011 for groups: The default class of the driver is used."""
     note = {k.ANN_DEFAULT_GROUP_CLASS: "true"}
     world = group_world(metadata={"name": "gc", "annotations": note})
     add_group(world, volumeGroupSnapshotClassName=None)
@@ -301,7 +301,7 @@ def test_the_default_class_of_groups():
 
 
 def test_a_group_goes_with_its_members():
-    """SNG-004: content first, one call, members after the group."""
+    """SNG-004: The content is deleted first, with one call, and the members after the group."""
     world = taken()
     world.api.mark_deleted(paths.GROUP_SNAPSHOTS, "g", "ns")
     run_group(world)
@@ -323,7 +323,7 @@ def test_a_group_goes_with_its_members():
 
 
 def test_a_restore_of_a_member_holds_the_group():
-    """SNG-004."""
+    """SNG-004: The group is not deleted while a claim restores from a member."""
     world = taken()
     source = {
         "apiGroup": "snapshot.storage.k8s.io",
@@ -340,7 +340,7 @@ def test_a_restore_of_a_member_holds_the_group():
 
 
 def test_a_group_content_that_the_status_does_not_name():
-    """SND-023: found by its computed name."""
+    """SND-023: The content is found by its computed name."""
     world = taken()
     world.api.change(paths.GROUP_SNAPSHOTS, "g", {"status": None}, "ns")
     world.api.mark_deleted(paths.GROUP_SNAPSHOTS, "g", "ns")
@@ -349,7 +349,7 @@ def test_a_group_content_that_the_status_does_not_name():
 
 
 def test_a_pre_provisioned_group():
-    """SNG-003: asked for with GetVolumeGroupSnapshot; its members are the administrator's."""
+    """SNG-003: GetVolumeGroupSnapshot is called; its members are the administrator's."""
     world = group_world()
     handles = {"volumeGroupSnapshotHandle": "gh", "volumeSnapshotHandles": ["m1", "m2"]}
     ref = {"name": "g", "namespace": "ns"}
@@ -373,7 +373,10 @@ def test_a_pre_provisioned_group():
 
 
 def test_open_and_final_errors_of_a_group():
-    """SNS-021 for groups: the words are recorded, the announcement follows the code."""
+    """SNS-021 for groups: The status has the recorded text.
+
+    The code decides on the announcement.
+    """
     world = group_world()
     answers = [{"code": "UNAVAILABLE", "message": "x"}, {"code": "INTERNAL", "message": "y"}, MADE]
     world.client.respond({"CreateVolumeGroupSnapshot": answers})
@@ -390,7 +393,7 @@ def test_open_and_final_errors_of_a_group():
 
 
 def test_a_group_content_that_was_removed_by_force():
-    """The record of the attempt is enough to clean up."""
+    """The intent of the attempt is enough to clean up."""
     world = group_world()
     answers = [{"code": "DEADLINE_EXCEEDED", "message": "x"}, MADE]
     world.client.respond({"CreateVolumeGroupSnapshot": answers})
@@ -403,14 +406,14 @@ def test_a_group_content_that_was_removed_by_force():
 
 
 def test_groups_switched_off():
-    """SNG-005: their own kinds rest, members are still handled."""
+    """SNG-005: Groups are not reconciled, but members are."""
     world = SnapshotWorld(groups=False)
     for controller, key in ((CONTROLLER, GROUP), (SNAPSHOTTER, CONTENT_KEY)):
         assert world.sync(controller, key).reason == "group snapshots are switched off"
 
 
 def test_a_member_whose_content_is_not_there_yet():
-    """SNC-041: nothing to tell the user."""
+    """SNC-041: Waiting for the content causes no event."""
     world = SnapshotWorld()
     owner = {"apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": "VolumeGroupSnapshot"}
     metadata = {"ownerReferences": [owner | {"name": "g", "uid": "gu"}]}
@@ -421,7 +424,7 @@ def test_a_member_whose_content_is_not_there_yet():
 
 
 def test_group_contents_of_neither_or_both_sources():
-    """SNC-073 (1) for groups."""
+    """SNC-073 (1) for groups: A group content must have exactly one source."""
     world = SnapshotWorld()
     spec = {"source": {}, "volumeGroupSnapshotRef": {"name": "g", "namespace": "ns"}}
     world.api.add(paths.GROUP_SNAPSHOT_CONTENTS, {"metadata": {"name": CONTENT}, "spec": spec})
@@ -431,7 +434,7 @@ def test_group_contents_of_neither_or_both_sources():
 
 @pytest.mark.parametrize("path", ["volumegroupsnapshots/g/status", "volumegroupsnapshots/g"])
 def test_a_group_deleted_before_its_status_was_written_takes_its_content_along(path):
-    """SND-042: the finalizer is there before the content."""
+    """SND-042: The finalizer is added before the content is created."""
     world = group_world()
     add_group(world)
     error = ForbiddenError(403, "Forbidden", "no")

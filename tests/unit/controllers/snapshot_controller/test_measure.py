@@ -1,4 +1,4 @@
-"""Durations under upstream's names (SNC-090)."""
+"""Durations under upstream's metric names (SNC-090)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ NAME = "snapshot_controller_operation_total_seconds"
 
 
 def test_operations_are_measured_when_they_end(monkeypatch):
-    """SNC-090, SND-027: created, ready, deleted; each once, from the object's own times on."""
+    """SNC-090, SND-027: Created, ready and deleted are each measured once.
+
+    Each duration starts at a time in the object.
+    """
     now = stamp("2026-01-01T00:01:30Z")
     monkeypatch.setattr(measure, "time", SimpleNamespace(time=lambda: now))
     world = SnapshotWorld()

@@ -1,4 +1,4 @@
-"""Passes over a snapshot: order of effects, what others write meanwhile, how it ends."""
+"""Reconciles of a snapshot: the order of steps, other programs' writes, and outcomes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def given_world(content_class: str | None = "c1", **ref: Any) -> SnapshotWorld:
     ("step", "held"), [("create-content", {"pvc:ns/p", "pv1"}), ("write-status", {"pv1"})]
 )
 def test_a_claims_lock_is_given_back_once_the_content_exists(step, held):
-    """SNQ-003, SNC-061: not at the end of the pass; before it the snapshot does not count yet."""
+    """SNQ-003, SNC-061: The lock is needed until the content exists and the snapshot counts."""
     world = new_world()
     seen: dict[str, set[str]] = {}
     reach = world.steps.reach
@@ -80,7 +80,7 @@ def test_a_claims_lock_is_given_back_once_the_content_exists(step, held):
 
 
 def test_conflicts_without_end_are_no_error_of_the_snapshot():
-    """SNQ-006: a few writes a pass, each after a new look."""
+    """SNQ-006: A reconcile tries each write a few times, each after a new read."""
     world = new_world()
     world.api.fail("patch", "volumesnapshots/s", *[CONFLICT] * WRITE_TRIES)
     with pytest.raises(ConflictError):
@@ -94,7 +94,7 @@ def test_conflicts_without_end_are_no_error_of_the_snapshot():
     [(paths.CLAIMS, "p", "persistentvolumeclaims/p"), (paths.SNAPSHOTS, "s", "volumesnapshots/s")],
 )
 def test_a_finalizer_that_comes_meanwhile_stays(resource, name, path):
-    """SND-003, SND-015: the list is written as a whole, over no other version than was read."""
+    """SND-003, SND-015: The patch has the whole list and requires the version that was read."""
     world = new_world()
     change = {"metadata": {"finalizers": ["example.org/other"]}}
     world.api.before("patch", path, lambda: world.api.change(resource, name, change, "ns"))
@@ -107,7 +107,7 @@ def test_a_finalizer_that_comes_meanwhile_stays(resource, name, path):
 
 @pytest.mark.parametrize("is_going", [False, True])
 def test_what_another_one_wrote_first_is_not_written_again(is_going):
-    """SNC-060, SNC-062: a Go controller was faster with the claim's finalizer."""
+    """SNC-060, SNC-062: A Go controller changed the claim's finalizer first."""
     world = bound("Retain", is_ready=False) if is_going else new_world()
     wanted = [] if is_going else HELD
     change = {"metadata": {"finalizers": wanted}}
@@ -124,7 +124,7 @@ def test_what_another_one_wrote_first_is_not_written_again(is_going):
 
 
 def test_each_error_of_a_snapshot_is_there_for_explain():
-    """SNC-031: event and status once, but each attempt leaves its note."""
+    """SNC-031: Event and status are written once, but each attempt is added to the history."""
     world = new_world()
     world.add_claim(phase="Pending")
     for _ in range(3):
@@ -136,7 +136,7 @@ def test_each_error_of_a_snapshot_is_there_for_explain():
 
 
 def test_what_went_well_leaves_no_note():
-    """An event that is no warning is no error."""
+    """A Normal event is not an error."""
     world = new_world()
     with trail.collect():
         world.run_snapshot()
@@ -145,7 +145,7 @@ def test_what_went_well_leaves_no_note():
 
 
 def test_an_error_takes_nothing_of_the_status_away():
-    """SNC-031: name, time and size stay."""
+    """SNC-031: Name, time and size stay."""
     world = bound()
     known = world.snapshot()["status"]
     world.api.drop(paths.SNAPSHOT_CONTENTS, CONTENT)
@@ -156,7 +156,7 @@ def test_an_error_takes_nothing_of_the_status_away():
 
 
 def test_a_group_that_nobody_has_leaves_readiness_alone():
-    """SNC-031, SNC-070: nothing was copied, so nothing is said of it."""
+    """SNC-031, SNC-070: Nothing was copied, so readyToUse is not written."""
     world = new_world()
     handles = {"snapshotHandle": "sh", "volumeGroupSnapshotHandle": "gh", "readyToUse": True}
     world.add_content(status=handles)
@@ -165,11 +165,11 @@ def test_a_group_that_nobody_has_leaves_readiness_alone():
     assert error_of(world.snapshot()).startswith("Snapshot status update failed, ")
 
 
-# Reasons, and passes that find nothing to do.
+# Reasons, and reconciles without work.
 
 
 def test_what_a_pass_says_of_its_end():
-    """For logs and metrics."""
+    """The reasons appear in logs and metrics."""
     world = new_world()
     said = [world.run_snapshot().reason, world.run_binding().reason]
     world.api.change(paths.SNAPSHOT_CONTENTS, CONTENT, {"status": {"readyToUse": True}})
@@ -186,7 +186,7 @@ def test_what_a_pass_says_of_its_end():
 
 
 def test_a_second_look_at_a_deletion_does_nothing():
-    """SNC-058: marked, deleted and let go once."""
+    """SNC-058: Annotating, deleting and removing finalizers happen once."""
     world = bound()
     delete(world)
     world.run_snapshot()
@@ -197,7 +197,7 @@ def test_a_second_look_at_a_deletion_does_nothing():
 
 @pytest.mark.parametrize("is_ready", [True, False])
 def test_a_claim_that_is_still_held_is_freed_by_a_ready_snapshot(is_ready):
-    """SNC-020 row 1: before anything else."""
+    """SNC-020 row 1: The claim is released before anything else."""
     world = bound(is_ready=is_ready)
     world.api.change(paths.CLAIMS, "p", {"metadata": {"finalizers": HELD}}, "ns")
     world.run_snapshot()
@@ -205,7 +205,10 @@ def test_a_claim_that_is_still_held_is_freed_by_a_ready_snapshot(is_ready):
 
 
 def test_a_content_that_others_finish_is_left_to_them():
-    """SNC-073: one that is deleted gets no finalizer, and no mark without its snapshot's end."""
+    """SNC-073: A deleted content gets no finalizer.
+
+    It gets no annotation either before its snapshot is deleted.
+    """
     world = new_world()
     metadata = {"finalizers": ["example.org/other"]}
     world.add_content(metadata=metadata)
@@ -215,7 +218,7 @@ def test_a_content_that_others_finish_is_left_to_them():
     assert notes(world.content()) == {}
 
 
-# Pre-provisioned.
+# Pre-provisioned contents.
 
 
 @pytest.mark.parametrize(
@@ -229,7 +232,7 @@ def test_a_content_that_others_finish_is_left_to_them():
     ],
 )
 def test_a_given_content_gets_what_it_lacks(content_class, uid, is_written):
-    """SNC-040, SND-020: UID and class, once."""
+    """SNC-040, SND-020: The UID and the class are written once."""
     world = given_world(content_class, **({"uid": uid} if uid else {}))
     for _ in range(2):
         assert world.run_snapshot().action.value == "done"
@@ -240,7 +243,7 @@ def test_a_given_content_gets_what_it_lacks(content_class, uid, is_written):
 
 
 def test_a_given_content_that_nobody_bound_is_not_deleted():
-    """SNC-057: an empty UID points at nobody."""
+    """SNC-057: An empty UID refers to no snapshot."""
     world = given_world()
     world.api.change(
         paths.SNAPSHOTS, "s", {"metadata": {"finalizers": [k.FINALIZER_SNAPSHOT_AS_SOURCE]}}, "ns"
@@ -252,12 +255,12 @@ def test_a_given_content_that_nobody_bound_is_not_deleted():
     assert not is_deleting(world.content("given"))
 
 
-# The end.
+# Deletion.
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])
 def test_a_content_that_goes_before_it_is_deleted(is_replaced):
-    """SNC-058 row 5: that is what was wanted; another one of the name stays."""
+    """SNC-058 row 5: A content that is already gone is no error; a new one of its name stays."""
     world = bound()
     delete(world)
 
@@ -274,7 +277,7 @@ def test_a_content_that_goes_before_it_is_deleted(is_replaced):
 
 
 def test_a_restore_does_not_hold_a_snapshot_without_content():
-    """SNC-058 row 2: there is nothing that it could read."""
+    """SNC-058 row 2: Without a content a restore has no data to read."""
     world = bound()
     held = [*world.snapshot()["metadata"]["finalizers"], k.FINALIZER_SNAPSHOT_SOURCE]
     world.api.change(paths.SNAPSHOTS, "s", {"metadata": {"finalizers": held}}, "ns")
@@ -295,7 +298,7 @@ def test_a_restore_does_not_hold_a_snapshot_without_content():
     ],
 )
 def test_which_grants_may_lead_to_a_restore(kind, name, source, is_pending):
-    """SND-010: those for claims, to this snapshot or to all."""
+    """SND-010: Grants from claims count if they are to this snapshot or to all snapshots."""
     world = bound()
     to = {"group": "snapshot.storage.k8s.io", "kind": kind} | ({"name": name} if name else {})
     spec = {"from": [{"kind": source, "namespace": "other"}], "to": [to]}
@@ -312,7 +315,7 @@ def test_which_grants_may_lead_to_a_restore(kind, name, source, is_pending):
 
 
 class Vanishing(SnapshotWorld):
-    """The snapshot goes before its status is written; pauses are remembered."""
+    """The snapshot is gone before its status is written; the pauses are recorded."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> None:
         super().__init__()
@@ -330,11 +333,11 @@ class Vanishing(SnapshotWorld):
             raise error
 
     def happens(self) -> None:
-        """Besides."""
+        """Do nothing more by default."""
 
 
 def test_its_content_is_looked_for_at_growing_times(monkeypatch):
-    """At once, then after 1, 3 and 7 s; then it is left to a person."""
+    """It is read at once, then after 1, 3 and 7 s; after that an operator must delete it."""
     world = Vanishing(monkeypatch)
     away = [ServerError(500, "", "etcd")] * 4
     world.happens = lambda: world.api.fail("get", "volumesnapshots/s", *away)  # type: ignore[method-assign]
@@ -345,7 +348,7 @@ def test_its_content_is_looked_for_at_growing_times(monkeypatch):
 
 @pytest.mark.parametrize("state", ["there", "gone too", "given"])
 def test_one_look_is_enough_when_it_tells(monkeypatch, state):
-    """Also that there is nothing to be taken back; what somebody gave is not ours to delete."""
+    """One read is enough, also if nothing has to be deleted; a pre-provisioned content stays."""
     world = Vanishing(monkeypatch)
     handle = {"spec": {"source": {"snapshotHandle": "sx", "volumeHandle": None}}}
     happens = {
@@ -364,7 +367,7 @@ def test_one_look_is_enough_when_it_tells(monkeypatch, state):
 
 @pytest.mark.parametrize("error", [Unreachable("away"), ServerError(500, "", "no")], ids=str)
 def test_only_an_answer_is_a_reason_to_look(monkeypatch, error):
-    """Without an API server nothing can be asked: the frame tries again."""
+    """Without an API server the content cannot be read; the engine retries."""
     world = Vanishing(monkeypatch, error)
     with pytest.raises(type(error)):
         world.run_snapshot()
@@ -373,7 +376,7 @@ def test_only_an_answer_is_a_reason_to_look(monkeypatch, error):
 
 
 def test_a_status_that_may_not_be_written_is_told_once():
-    """SNC-031: the error itself cannot be stored either; no other pass ends for that."""
+    """SNC-031: The error cannot be stored in the status either, so only one event reports it."""
     world = new_world()
     error = ForbiddenError(403, "Forbidden", "no")
     world.api.fail("patch", "volumesnapshots/s/status", error, error)
@@ -381,7 +384,7 @@ def test_a_status_that_may_not_be_written_is_told_once():
     assert world.reasons == ["CreatingSnapshot", "SnapshotStatusUpdateFailed"]
 
 
-# Explaining.
+# Explanations.
 
 
 @pytest.mark.parametrize(
@@ -398,7 +401,7 @@ def test_a_status_that_may_not_be_written_is_told_once():
     ],
 )
 def test_whose_cause_is_told(monkeypatch, noun, queue, is_there, code):
-    """The queue's where it holds the key; the object's where there is one of that kind."""
+    """The queue's cause is shown if it holds the key; otherwise the object's error is shown."""
     world = SnapshotWorld()
     failed = {"status": {"error": {"message": "no"}}}
     if is_there:
@@ -428,7 +431,7 @@ def test_whose_cause_is_told(monkeypatch, noun, queue, is_there, code):
 def test_a_snapshot_is_held_by_what_holds_the_content_it_is_bound_to(
     monkeypatch, status, content, code
 ):
-    """By the status first; one that is ready is held by nothing."""
+    """The status's content is checked first; a ready snapshot waits for nothing."""
     world = SnapshotWorld()
     world.add_snapshot(status=status)
     world.add_content(metadata={"name": content})

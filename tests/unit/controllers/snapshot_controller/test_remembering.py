@@ -1,4 +1,4 @@
-"""What the snapshot controller's rules remember and forget: SNQ-009, SNQ-013, SNC-073."""
+"""What the snapshot controller's rules keep and drop: SNQ-009, SNQ-013, SNC-073."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def all_keys(one: SnapshotControllerRules) -> list[str]:
 
 
 def forgotten(one: SnapshotControllerRules, resource: Any, body: dict) -> list[str]:
-    """Keys whose counters are dropped with the object."""
+    """Return the keys whose counters are dropped with the object."""
     told = one.gone(resource, msgspec.convert(body, TYPES[resource]))
     return [each.key.text for each in told if isinstance(each, Forget)]
 
@@ -76,7 +76,10 @@ def claim(*, held: bool = True, going: bool = False, phase: str = "Bound", **spe
     ],
 )
 def test_which_snapshots_wait(body, is_open, waits):
-    """SNC-001, SNC-030: living ones until they are ready, others while a finalizer is ours."""
+    """SNC-001, SNC-030: Snapshots wait until they are ready.
+
+    In deletion they wait while they have csi-fleet's finalizers.
+    """
     one = SnapshotControllerRules()
     assert seen(one, paths.SNAPSHOTS, body) == [KEY] * is_open
     assert all_keys(one) == [KEY] * waits
@@ -92,7 +95,7 @@ def test_which_snapshots_wait(body, is_open, waits):
     ],
 )
 def test_a_ready_member_waits_for_its_owner(owner, group, is_open):
-    """SNC-055."""
+    """SNC-055: A ready member waits until its group is its owner."""
     owners = [{"kind": owner, "name": "g", "uid": "x"}] if owner else []
     metadata = SETTLED["metadata"] | {"ownerReferences": owners}
     status = SETTLED["status"] | ({"volumeGroupSnapshotName": group} if group else {})
@@ -101,7 +104,7 @@ def test_a_ready_member_waits_for_its_owner(owner, group, is_open):
 
 
 def test_a_list_of_snapshots_keeps_what_it_contains():
-    """Those that still wait; a second one of the claim goes alone."""
+    """Only snapshots that still wait are kept; another snapshot of the claim gets its own key."""
     one = waiting()
     other = snapshot(metadata={"name": "s2", "uid": "u2"})
     assert seen(one, paths.SNAPSHOTS, other) == ["snapshots||ns/s2|"]
@@ -112,7 +115,7 @@ def test_a_list_of_snapshots_keeps_what_it_contains():
 
 @pytest.mark.parametrize("is_late", [False, True])
 def test_only_bound_snapshots_can_be_misbound(is_late):
-    """SNC-055 at the start: not one that others hold, nor one that is settled later on."""
+    """SNC-055 at the start: Snapshots held by others, or ready only later, don't count."""
     one = SnapshotControllerRules()
     others = snapshot(metadata=GOING | {"finalizers": ["other"]})
     assert listed(one, paths.SNAPSHOTS, *([] if is_late else [others])) == []
@@ -126,7 +129,7 @@ def test_only_bound_snapshots_can_be_misbound(is_late):
 
 
 def test_a_content_that_lacks_its_finalizer_is_told_each_time():
-    """SNC-073: its pass may have been too early; it is dropped with the content."""
+    """SNC-073: Its reconcile may have been too early; its key is dropped with the content."""
     one = SnapshotControllerRules()
     bare = content_body(metadata={"finalizers": []})
     for _ in range(2):
@@ -146,7 +149,7 @@ def test_a_content_that_lacks_its_finalizer_is_told_each_time():
     ],
 )
 def test_more_contents_with_work_of_their_own(body, has_work):
-    """SNC-073 (1), (2)."""
+    """SNC-073 (1), (2): A content without exactly one source or its finalizer gets a key."""
     one = SnapshotControllerRules()
     assert seen(one, paths.SNAPSHOT_CONTENTS, body) == [BINDING] * has_work
 
@@ -159,7 +162,7 @@ def test_a_content_of_nobody_wakes_nobody_when_it_goes():
 
 @pytest.mark.parametrize("ends", ["gone", "not listed", "settled"])
 def test_a_content_is_compared_only_with_itself(ends):
-    """SNQ-009: what was known of it ends with it, and with its snapshot's waiting."""
+    """SNQ-009: The state is dropped with the content, or once the snapshot no longer waits."""
     one = waiting()
     cut = content_body(status={"snapshotHandle": "sh"})
     assert seen(one, paths.SNAPSHOT_CONTENTS, cut) == [KEY]
@@ -171,12 +174,12 @@ def test_a_content_is_compared_only_with_itself(ends):
         seen(one, paths.SNAPSHOTS, snapshot(**SETTLED))
         assert seen(one, paths.SNAPSHOT_CONTENTS, cut) == []
         seen(one, paths.SNAPSHOTS, snapshot())
-    # Another one of the name, as it is made, has nothing to copy.
+    # A new content of the same name has nothing to copy when it is created.
     assert seen(one, paths.SNAPSHOT_CONTENTS, content_body(metadata={"uid": "next"})) == []
 
 
 def test_a_list_that_contains_a_content_tells_nothing_new():
-    """It is as it was."""
+    """The content has not changed."""
     one = waiting()
     cut = content_body(status={"snapshotHandle": "sh"})
     seen(one, paths.SNAPSHOT_CONTENTS, cut)
@@ -194,7 +197,7 @@ def test_a_list_that_contains_a_content_tells_nothing_new():
     ],
 )
 def test_only_an_unbound_content_that_is_named_is_waited_for(names, content, ref, is_woken):
-    """SNT-029."""
+    """SNT-029: Only a pre-provisioned, unbound content that the snapshot names adds its key."""
     source = {"volumeSnapshotContentName": names} if names else {"persistentVolumeClaimName": "p"}
     one = waiting(spec={"source": source})
     held = {"name": content, "finalizers": [k.FINALIZER_CONTENT]}
@@ -203,7 +206,7 @@ def test_only_an_unbound_content_that_is_named_is_waited_for(names, content, ref
 
 
 def test_a_policy_that_changes_before_anything_was_told():
-    """SNC-030: though the content has no status yet."""
+    """SNC-030: The policy counts even though the content has no status yet."""
     one = waiting()
     assert seen(one, paths.SNAPSHOT_CONTENTS, content_body()) == []
     retained = content_body(spec={"deletionPolicy": "Retain"})
@@ -224,7 +227,7 @@ def test_a_policy_that_changes_before_anything_was_told():
     ],
 )
 def test_whom_a_default_class_wakes(class_name, status, is_woken):
-    """SND-029: who failed without content, for this class or for none."""
+    """SND-029: Snapshots that failed without a content, of this class or none, get a key."""
     one = SnapshotControllerRules()
     seen(
         one, paths.SNAPSHOTS, snapshot(spec={"volumeSnapshotClassName": class_name}, status=status)
@@ -235,7 +238,7 @@ def test_whom_a_default_class_wakes(class_name, status, is_woken):
 
 
 def test_a_living_claim_is_left_to_the_resync():
-    """SNQ-013: one that is deleted, and held by nobody else, is told each time."""
+    """SNQ-013: A deleted claim that only csi-fleet's finalizer holds gets a key on each event."""
     one = SnapshotControllerRules()
     assert seen(one, paths.CLAIMS, claim()) == []
     assert all_keys(one) == [SOURCE]
@@ -249,7 +252,7 @@ def test_a_living_claim_is_left_to_the_resync():
 
 @pytest.mark.parametrize("going", [False, True])
 def test_a_claim_that_is_gone_is_forgotten(going):
-    """Its counters too, if it had any."""
+    """Its counters are dropped too, if it had any."""
     one = SnapshotControllerRules()
     assert forgotten(one, paths.CLAIMS, claim(held=False)) == []
     seen(one, paths.CLAIMS, claim(going=going))
@@ -263,7 +266,7 @@ def test_a_claim_that_is_gone_is_forgotten(going):
 @pytest.mark.parametrize("going", [False, True])
 @pytest.mark.parametrize("body", [SETTLED, RETAINED], ids=["settled", "ready"])
 def test_the_last_snapshot_that_needs_a_claim_frees_it(going, body):
-    """SNC-061, SNQ-013: at once only when the claim waits for that."""
+    """SNC-061, SNQ-013: Its key is added at once only if the claim waits for that."""
     one = waiting()
     assert seen(one, paths.CLAIMS, claim(going=going)) == []
     assert all_keys(one) == [KEY]
@@ -273,7 +276,7 @@ def test_the_last_snapshot_that_needs_a_claim_frees_it(going, body):
 
 
 def test_snapshots_that_went_while_nobody_watched_free_their_claims():
-    """SNQ-013: known only once the snapshots are listed."""
+    """SNQ-013: This is known only once the snapshots are listed."""
     one = waiting()
     seen(one, paths.CLAIMS, claim(going=True))
     assert listed(one, paths.SNAPSHOTS) == [SOURCE]
@@ -293,7 +296,7 @@ RESTORE = {"kind": "VolumeSnapshot", "name": "s"}
     ],
 )
 def test_whom_the_end_of_a_restore_wakes(metadata, source, is_woken):
-    """SNC-058 row 2."""
+    """SNC-058 row 2: Only a snapshot that is being deleted waits for the end of a restore."""
     one = waiting(metadata=metadata)
     restored = claim(held=False, **source)
     restored["metadata"]["name"] = "r"
@@ -317,7 +320,10 @@ def group(*, going: bool, ready: bool, bound: bool, held: bool) -> dict:
     ("going", "ready", "bound", "held"), list(itertools.product([False, True], repeat=4))
 )
 def test_which_group_snapshots_wait(going, ready, bound, held):
-    """SNG-002, SNG-004: a living one until all is there, a going one while our finalizer is."""
+    """SNG-002, SNG-004: A group waits until it is complete.
+
+    In deletion it waits while it has csi-fleet's finalizer.
+    """
     waits = held if going else not (ready and bound and held)
     one = SnapshotControllerRules()
     assert seen(one, paths.GROUP_SNAPSHOTS, {"metadata": {"name": "g", "namespace": "ns"}})
@@ -326,7 +332,7 @@ def test_which_group_snapshots_wait(going, ready, bound, held):
 
 
 def test_lists_keep_the_groups_and_contents_they_contain():
-    """And forget the others."""
+    """Objects that are not in the list are dropped."""
     one = SnapshotControllerRules()
     found = {"metadata": {"name": "g", "namespace": "ns"}}
     seen(one, paths.GROUP_SNAPSHOTS, found)
@@ -366,7 +372,7 @@ HANDLES = {"groupSnapshotHandles": {"volumeGroupSnapshotHandle": "gx"}}
     ],
 )
 def test_group_contents_with_work_of_their_own(body, has_work):
-    """SNC-073 for groups."""
+    """SNC-073 for groups: A content without exactly one source or its finalizer gets a key."""
     one = SnapshotControllerRules()
     assert seen(one, paths.GROUP_SNAPSHOT_CONTENTS, body) == [GROUP_BINDING] * has_work
     assert all_keys(one) == [GROUP_BINDING] * has_work
@@ -374,7 +380,7 @@ def test_group_contents_with_work_of_their_own(body, has_work):
 
 @pytest.mark.parametrize("ends", ["gone", "not listed", "settled"])
 def test_a_group_content_is_compared_only_with_itself(ends):
-    """SNQ-009: as it was seen before it went, it is news again."""
+    """SNQ-009: After that, a content in the same state counts as changed."""
     one = SnapshotControllerRules()
     waits = group(going=False, ready=False, bound=False, held=False)
     held = group_content(metadata={"finalizers": [k.FINALIZER_GROUP_CONTENT]})
@@ -394,7 +400,7 @@ def test_a_group_content_is_compared_only_with_itself(ends):
 
 
 def test_only_members_that_go_wait_for_their_group():
-    """SNC-058 row 3: those of its namespace."""
+    """SNC-058 row 3: Only members in the group's namespace wait."""
     one = SnapshotControllerRules()
     seen(one, paths.SNAPSHOTS, snapshot(metadata=GOING))
     seen(one, paths.SNAPSHOTS, snapshot(metadata=GOING | {"namespace": "other"}))

@@ -1,4 +1,4 @@
-"""Which events wake which snapshot or content? SNC-001, SNQ-009, SND-029."""
+"""Which events add keys of snapshots and contents: SNC-001, SNQ-009, SND-029."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def waiting(**changes: Any) -> SnapshotControllerRules:
 
 
 def test_our_own_writes_wake_nothing():
-    """Finalizers, binding, errors and the default class come from a pass that went on by itself."""
+    """Finalizers, binding, errors and the class are written by a reconcile that then continues."""
     one = waiting(spec={"volumeSnapshotClassName": None})
     for change in (
         {},
@@ -90,12 +90,12 @@ def test_our_own_writes_wake_nothing():
     ],
 )
 def test_a_deletion_or_another_life_wakes_it(change):
-    """SNC-001."""
+    """SNC-001: A deletion or a new UID adds the key."""
     assert seen(waiting(), paths.SNAPSHOTS, snapshot(**change)) == [KEY]
 
 
 def test_a_ready_snapshot_that_is_ready_no_longer():
-    """SNC-055: whoever wrote that."""
+    """SNC-055: It does not matter which program wrote that."""
     one = SnapshotControllerRules()
     retained = {**SETTLED, "metadata": {"finalizers": [k.FINALIZER_SNAPSHOT_AS_SOURCE]}}
     assert seen(one, paths.SNAPSHOTS, snapshot(**retained)) == [KEY]
@@ -105,7 +105,7 @@ def test_a_ready_snapshot_that_is_ready_no_longer():
 
 
 def test_a_change_of_the_contents_status_wakes_the_snapshot():
-    """SNQ-009; the content as it was made has nothing to copy."""
+    """SNQ-009: A content that was just created has nothing to copy."""
     one = waiting()
     assert seen(one, paths.SNAPSHOT_CONTENTS, content_body()) == []
     cut = content_body(status={"snapshotHandle": "sh", "readyToUse": False})
@@ -116,7 +116,7 @@ def test_a_change_of_the_contents_status_wakes_the_snapshot():
 
 
 def test_a_named_content_that_comes_late():
-    """SNT-029, at once."""
+    """SNT-029: The key is added at once."""
     one = SnapshotControllerRules()
     source = {"volumeSnapshotContentName": "given"}
     seen(one, paths.SNAPSHOTS, snapshot(spec={"source": source}))
@@ -126,7 +126,7 @@ def test_a_named_content_that_comes_late():
 
 
 def test_a_policy_that_becomes_delete():
-    """SNC-030: a retained snapshot gets its second finalizer."""
+    """SNC-030: A retained snapshot then gets its second finalizer."""
     one = SnapshotControllerRules()
     retained = {**SETTLED, "metadata": {"finalizers": [k.FINALIZER_SNAPSHOT_AS_SOURCE]}}
     seen(one, paths.SNAPSHOTS, snapshot(**retained))
@@ -136,7 +136,7 @@ def test_a_policy_that_becomes_delete():
 
 
 def test_contents_with_work_of_their_own():
-    """SNC-073: without finalizer, invalid, or deleted by hand while the snapshot may go too."""
+    """SNC-073: It has no finalizer, is invalid, or is deleted, perhaps with its snapshot."""
     one = SnapshotControllerRules()
     assert seen(one, paths.SNAPSHOT_CONTENTS, content_body()) == []
     bare = content_body(metadata={"finalizers": []})
@@ -155,7 +155,7 @@ def test_contents_with_work_of_their_own():
 
 
 def test_a_content_that_is_gone_wakes_its_snapshot():
-    """SNC-074; also one that went while nobody watched, for a snapshot that waits for that."""
+    """SNC-074: This includes a deletion that only a list shows, if the snapshot waits for it."""
     one = SnapshotControllerRules()
     assert gone(one, paths.SNAPSHOT_CONTENTS, content_body()) == [KEY]
     deleting = {"deletionTimestamp": "t", "finalizers": [k.FINALIZER_SNAPSHOT_BOUND]}
@@ -173,7 +173,7 @@ def listed(one: SnapshotControllerRules, resource: Resource, *bodies: dict) -> l
 
 @pytest.mark.parametrize("order", [0, 1])
 def test_a_content_that_went_while_nobody_watched(order):
-    """SNC-055 at the start, whichever list ends first."""
+    """SNC-055 at the start: The order of the two lists does not matter."""
     other = content_body(metadata={"name": "other"})
     lists = [(paths.SNAPSHOTS, snapshot(**SETTLED)), (paths.SNAPSHOT_CONTENTS, other)]
     one = SnapshotControllerRules()
@@ -187,7 +187,10 @@ def test_a_content_that_went_while_nobody_watched(order):
 @pytest.mark.parametrize("is_ready", [True, False])
 @pytest.mark.parametrize("order", [0, 1])
 def test_a_content_that_goes_in_a_gap_is_told_as_one_that_goes_by_an_event(is_ready, order):
-    """SNC-055, G4: the next list lacks it; told once, and by the resync while it is not ready."""
+    """SNC-055, G4: The next list shows the deletion once.
+
+    Resyncs add the key while it isn't ready.
+    """
     body = snapshot(**SETTLED | {"status": SETTLED["status"] | {"readyToUse": is_ready}})
     content = content_body(status={"snapshotHandle": "sh", "readyToUse": True})
     lists = [(paths.SNAPSHOTS, body), (paths.SNAPSHOT_CONTENTS, content)]
@@ -206,7 +209,10 @@ def test_a_content_that_goes_in_a_gap_is_told_as_one_that_goes_by_an_event(is_re
 
 @pytest.mark.parametrize("change", [{"name": "other"}, {"uid": "u9"}])
 def test_a_content_that_is_another_snapshots_now_wakes_the_one_that_had_it(change):
-    """SNC-055: made anew in a gap, or changed by hand; our own binding of one wakes nobody."""
+    """SNC-055: It was recreated during a gap or changed by hand.
+
+    csi-fleet's own binding of a content adds no key.
+    """
     one = SnapshotControllerRules()
     assert listed(one, paths.SNAPSHOTS, snapshot(**SETTLED)) == []
     ref = {"namespace": "ns", "name": "s"}
@@ -219,7 +225,7 @@ def test_a_content_that_is_another_snapshots_now_wakes_the_one_that_had_it(chang
 
 
 def test_claims_wake_who_waits_for_them():
-    """SNT-007, SNT-042: at once, not by the back-off."""
+    """SNT-007, SNT-042: The key is added at once, not after the back-off."""
     one = waiting()
     body = {"metadata": {"name": "p", "namespace": "ns"}, "status": {"phase": "Bound"}}
     assert seen(one, paths.CLAIMS, body) == []
@@ -238,7 +244,7 @@ def test_claims_wake_who_waits_for_them():
 
 
 def test_classes_wake_who_waits_for_them():
-    """SND-029."""
+    """SND-029: A class adds keys of failed snapshots that name it or need a default class."""
     one = waiting(spec={"volumeSnapshotClassName": "c9"})
     c9 = {"metadata": {"name": "c9"}}
     assert seen(one, paths.SNAPSHOT_CLASSES, c9) == []
@@ -253,7 +259,7 @@ def test_classes_wake_who_waits_for_them():
 
 
 def test_snapshots_that_are_gone_are_forgotten():
-    """SNC-003."""
+    """SNC-003: Key and counters of a deleted snapshot are dropped."""
     one = waiting()
     told = list(one.gone(paths.SNAPSHOTS, msgspec.convert(snapshot(), Snapshot)))
     assert isinstance(told[0], Forget)
@@ -264,7 +270,7 @@ def test_snapshots_that_are_gone_are_forgotten():
 
 
 def test_groups():
-    """SNG-002, SNG-004: a group waits for its content, members for their group."""
+    """SNG-002, SNG-004: A group waits for its content, and members wait for their group."""
     one = SnapshotControllerRules()
     group = {"metadata": {"name": "g", "namespace": "ns"}}
     assert seen(one, paths.GROUP_SNAPSHOTS, group) == ["group-snapshots||ns/g|"]
@@ -287,7 +293,7 @@ def test_groups():
 
 
 def test_groups_that_went_while_nobody_watched():
-    """SNG-004: a group whose content went goes on; one that is gone itself is forgotten."""
+    """SNG-004: A group whose content is gone gets a key; a group that is gone is dropped."""
     one = SnapshotControllerRules()
     told = seen(one, paths.GROUP_SNAPSHOTS, {"metadata": {"name": "g", "namespace": "ns"}})
     assert listed(one, paths.GROUP_SNAPSHOT_CONTENTS) == told != []
@@ -296,7 +302,7 @@ def test_groups_that_went_while_nobody_watched():
 
 
 def test_a_ready_group_whose_content_goes_in_a_gap_is_told():
-    """SNC-055, G4: once, as by an event."""
+    """SNC-055, G4: Its key is added once, as after an event."""
     one = SnapshotControllerRules()
     held = {"name": "g", "namespace": "ns", "finalizers": [k.FINALIZER_GROUP_BOUND]}
     status = {"readyToUse": True, "boundVolumeGroupSnapshotContentName": "gc"}
@@ -314,7 +320,7 @@ def test_a_ready_group_whose_content_goes_in_a_gap_is_told():
 
 
 def test_the_spec():
-    """SNC-100, SNC-110: no driver, one Lease."""
+    """SNC-100, SNC-110: The controller needs no driver and has one Lease."""
     assert not SPEC.needs_driver
     assert SPEC.lease_name is not None
     assert SPEC.lease_name("x") == "snapshot-controller-leader"
@@ -324,7 +330,7 @@ def test_the_spec():
 
 
 def test_the_end_of_a_restore_wakes_a_snapshot_that_is_going():
-    """SNC-058 row 2: the provisioner took its finalizer off; a living one does not care."""
+    """SNC-058 row 2: The provisioner removed its finalizer; this matters only during a deletion."""
     restored = [k.FINALIZER_SNAPSHOT_AS_SOURCE, k.FINALIZER_SNAPSHOT_SOURCE]
     metadata = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": restored}
     one = waiting(metadata=metadata)
@@ -336,7 +342,7 @@ def test_the_end_of_a_restore_wakes_a_snapshot_that_is_going():
 
 
 def test_a_class_wakes_the_groups_that_are_open():
-    """It may be the one that they wait for."""
+    """It may be the class that they wait for."""
     one = SnapshotControllerRules()
     found = {"metadata": {"name": "gc"}}
     assert seen(one, paths.GROUP_SNAPSHOT_CLASSES, found) == []

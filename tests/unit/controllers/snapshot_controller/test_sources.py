@@ -1,4 +1,4 @@
-"""The finalizer on a source claim never outlives the last snapshot that needs it (SNQ-013)."""
+"""A source claim's finalizer does not outlive the last snapshot that needs it (SNQ-013)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TYPES = {watch.resource: watch.item_type for watch in SPEC.watches}
 
 
 class Watched(SnapshotWorld):
-    """A pass for each key that the watcher's rules name, as events tell of what was written."""
+    """Reconciles each key that the watcher's rules return for the objects that changed."""
 
     def __init__(self, *, phase: str = "Bound") -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Watched(SnapshotWorld):
         self.add_claim(phase=phase)
 
     def look(self) -> None:
-        """Events since the last look."""
+        """Handle the events since the last call."""
         now = {
             path: (resource, msgspec.convert(item, TYPES[resource]), item)
             for path, item in self.api.objects.items()
@@ -57,7 +57,7 @@ class Watched(SnapshotWorld):
                 self.pending.append(one)
 
     def settle(self) -> None:
-        """All keys with work; what waits comes once more."""
+        """Reconcile all keys that have work; keys that must wait are kept for the next call."""
         self.look()
         self.pending += [key for key in self.later if key not in self.pending]
         self.later = []
@@ -72,7 +72,7 @@ class Watched(SnapshotWorld):
             self.look()
 
     def sidecar(self) -> None:
-        """Contents are cut, or gone."""
+        """Make the contents ready, or delete them."""
         for path, item in list(self.api.objects.items()):
             if item["kind"] != "VolumeSnapshotContent":
                 continue
@@ -84,24 +84,24 @@ class Watched(SnapshotWorld):
                 self.api.change(paths.SNAPSHOT_CONTENTS, name, {"status": status})
 
     def wipe(self) -> None:
-        """Redis is empty; the watcher names what waits."""
+        """Empty Redis; the watcher adds all keys that wait."""
         self.look()
         self.later = []
         self.pending = list(self.rules.all_keys())
 
     def two(self) -> None:
-        """Two snapshots of the claim."""
+        """Add two snapshots of the claim."""
         for number in (1, 2):
             self.add_snapshot(metadata={"name": f"s{number}", "uid": f"u{number}"})
 
     def drop_contents(self) -> None:
-        """An administrator removes them by force; the snapshots have begun all the same."""
+        """Remove the contents by force; their snapshots still count as begun."""
         for path, item in list(self.api.objects.items()):
             if item["kind"] == "VolumeSnapshotContent":
                 del self.api.objects[path]
 
     def drop_all(self) -> None:
-        """Users delete everything."""
+        """Delete both snapshots and the claim."""
         for number in (1, 2):
             if self.snapshot(f"s{number}") is not None:
                 self.api.mark_deleted(paths.SNAPSHOTS, f"s{number}", "ns")
@@ -114,7 +114,7 @@ class Watched(SnapshotWorld):
     list(itertools.product(["Bound", "Pending"], [False, True], [False, True], range(0, 22, 3))),
 )
 def test_whatever_dies_the_claim_goes(phase, is_wiped, is_cut, step):
-    """SNC-062: a pass ends before any of its effects, and Redis may lose its key."""
+    """SNC-062: A reconcile dies before any of its steps, and Redis may lose its key."""
     world = Watched(phase=phase)
     world.two()
     world.steps.dies_before = step
@@ -136,7 +136,7 @@ def test_whatever_dies_the_claim_goes(phase, is_wiped, is_cut, step):
 
 
 def test_two_that_go_side_by_side():
-    """SND-018: each counts the other; the last that is gone wakes their claim."""
+    """SND-018: Each one counts the other; the deletion of the last one adds their claim's key."""
     world = Watched()
     world.two()
     world.settle()
@@ -155,7 +155,7 @@ def test_two_that_go_side_by_side():
 
 @pytest.mark.parametrize("is_deleted", [False, True])
 def test_a_late_write_adds_it_when_the_snapshot_is_gone(is_deleted):
-    """SNT-098: of a frozen worker, or of a request that was given up but arrived."""
+    """SNT-098: A frozen worker wrote it, or a request that timed out was executed anyway."""
     world = Watched(phase="Pending")
     world.settle()
     world.api.change(paths.CLAIMS, "p", {"metadata": {"finalizers": HELD}}, "ns")
@@ -163,7 +163,7 @@ def test_a_late_write_adds_it_when_the_snapshot_is_gone(is_deleted):
         world.api.mark_deleted(paths.CLAIMS, "p", "ns")
         world.settle()
         assert world.claim() is None
-    else:  # harmless while it lives: found by the next resync
+    else:  # harmless while the claim is not deleted: the next resync finds it
         world.settle()
         assert finalizers(world.claim()) == ["pvc-as-source-protection"]
         world.wipe()
@@ -172,7 +172,7 @@ def test_a_late_write_adds_it_when_the_snapshot_is_gone(is_deleted):
 
 
 def test_a_snapshot_that_somebody_else_keeps():
-    """SNC-061: it counts until it is gone, though nothing of ours is left on it."""
+    """SNC-061: It counts until it is gone, although csi-fleet has no finalizer left on it."""
     world = Watched()
     world.two()
     change = {"metadata": {"finalizers": ["example.org/other"]}}
@@ -190,12 +190,12 @@ def test_a_snapshot_that_somebody_else_keeps():
 
 
 def test_a_claim_that_could_not_be_freed_when_its_snapshot_was_ready():
-    """SNC-020 row 1: the snapshot has no pass left; the claim's deletion is one of its own."""
+    """SNC-020 row 1: The snapshot is not reconciled again. The claim's deletion adds its key."""
     world = Watched()
     world.add_snapshot(metadata={"name": "s1", "uid": "u1"})
     world.settle()
     world.sidecar()
-    world.steps.dies_before = len(world.steps.reached) + 1  # the status is written, no more
+    world.steps.dies_before = len(world.steps.reached) + 1  # only the status is written
     world.settle()
     world.wipe()
     world.pending = []
@@ -206,7 +206,7 @@ def test_a_claim_that_could_not_be_freed_when_its_snapshot_was_ready():
 
 
 def test_the_claim_is_left_to_a_snapshot_that_needs_it():
-    """SNC-061, SNQ-003: and to whoever is at it."""
+    """SNC-061, SNQ-003: A lock on the claim is respected too."""
     world = Watched()
     world.add_snapshot(metadata={"name": "s1", "uid": "u1"})
     world.settle()
@@ -218,7 +218,7 @@ def test_the_claim_is_left_to_a_snapshot_that_needs_it():
 
 
 class Disorder(Watched):
-    """Users, deaths, lost leases, late writes and wipes in a random order."""
+    """Users, deaths, lost leases, late writes and wipes happen in random order."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -235,7 +235,7 @@ class Disorder(Watched):
             self.api.mark_deleted(paths.SNAPSHOTS, self.random.choice(living)["name"], "ns")
 
     def snapshots(self) -> list[dict]:
-        """Their metadata."""
+        """Return their metadata."""
         items = self.api.objects.values()
         return [one["metadata"] for one in items if one["kind"] == "VolumeSnapshot"]
 
@@ -249,7 +249,7 @@ class Disorder(Watched):
             self.api.change(paths.CLAIMS, "p", {"metadata": {"finalizers": HELD}}, "ns")
 
     def work(self) -> None:
-        """One pass, of any key; often it does not come to its end."""
+        """Reconcile a random key once; the reconcile often fails or dies."""
         self.look()
         self.pending += [key for key in self.later if key not in self.pending]
         self.later = []
@@ -268,14 +268,14 @@ class Disorder(Watched):
             self.steps.dies_before = self.steps.loses_before = None
 
     def run(self) -> None:
-        """The disorder."""
+        """Run random events."""
         few = (self.write_late, self.wipe, self.sidecar, self.drop_claim)
         often = (self.cut, self.drop, *[self.work] * 5)
         for _ in range(40):
             self.random.choice((*few, *often, *often))()
 
     def rest(self) -> None:
-        """As the resync goes on."""
+        """Let the resync run until no work is left."""
         for _ in range(6):
             self.settle()
             self.sidecar()
@@ -286,7 +286,7 @@ class Disorder(Watched):
 
 @pytest.mark.parametrize("seed", range(24))
 def test_at_rest_a_claim_is_held_only_by_who_needs_it(seed):
-    """SNC-061, SNT-096, SND-018: and nothing that is deleted stays."""
+    """SNC-061, SNT-096, SND-018: No object that is being deleted is left."""
     world = Disorder(seed)
     world.run()
     if world.claim() is not None and "deletionTimestamp" not in world.claim()["metadata"]:
@@ -308,7 +308,7 @@ def test_at_rest_a_claim_is_held_only_by_who_needs_it(seed):
 
 @pytest.mark.parametrize("found", [None, [], ["other"]], ids=["gone", "free", "others hold it"])
 def test_a_claim_without_our_finalizer_costs_no_lock_and_no_list(found):
-    """SNC-062: whatever snapshots it has."""
+    """SNC-062: This holds whatever snapshots the claim has."""
     world = SnapshotWorld()
     world.add_snapshot()
     if found is not None:

@@ -1,4 +1,4 @@
-"""What a snapshot learns from its content, and when: SNT-020 to SNT-027."""
+"""What a snapshot copies from its content, and when: SNT-020 to SNT-027."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def set_status(world: SnapshotWorld, **status) -> None:
 
 
 def test_snt020_the_cut_is_told_once():
-    """SNC-070, SNC-071."""
+    """SNC-070, SNC-071: The event is emitted once."""
     world = bound_world(**CUT, readyToUse=False)
     world.run_snapshot()
     assert world.snapshot()["status"] == {
@@ -54,7 +54,7 @@ def test_snt020_the_cut_is_told_once():
 
 
 def test_snt021_ready():
-    """SNC-070, SNC-071, SNC-061: the claim is free again."""
+    """SNC-070, SNC-071, SNC-061: The claim's finalizer is removed."""
     world = bound_world(**CUT, readyToUse=False, error=ERROR)
     world.run_snapshot()
     set_status(world, readyToUse=True, error=None)
@@ -67,7 +67,7 @@ def test_snt021_ready():
 
 
 def test_snt022_snt023_errors_come_and_go():
-    """SNC-070; replaced by value (SND-016)."""
+    """SNC-070: Errors are compared and replaced by value (SND-016)."""
     world = bound_world(readyToUse=False, error=ERROR)
     world.run_snapshot()
     assert world.snapshot()["status"]["error"] == ERROR
@@ -80,7 +80,7 @@ def test_snt022_snt023_errors_come_and_go():
 
 
 def test_snt024_a_size_of_zero_is_replaced():
-    """SNC-070, SNC-056: while it is not ready."""
+    """SNC-070, SNC-056: The size is copied only while the snapshot is not ready."""
     world = bound_world(**CUT | {"restoreSize": 0}, readyToUse=False)
     world.run_snapshot()
     assert world.snapshot()["status"]["restoreSize"] == "0"
@@ -96,7 +96,7 @@ def test_snt024_a_size_of_zero_is_replaced():
 
 
 def test_snt025_the_content_of_a_ready_snapshot_is_removed_by_force():
-    """SNC-055: not ready, and made again at once."""
+    """SNC-055: The snapshot becomes unready, and the content is created again at once."""
     world = bound_world(**CUT, readyToUse=True)
     world.run_snapshot()
     world.api.drop(paths.SNAPSHOT_CONTENTS, CONTENT)
@@ -110,7 +110,7 @@ def test_snt025_the_content_of_a_ready_snapshot_is_removed_by_force():
 
 
 def test_snt026_the_content_of_a_ready_snapshot_points_elsewhere():
-    """SNC-052 comes first; SNC-055 where the status names another content."""
+    """SNC-052 is checked first; SNC-055 applies if the status names another content."""
     world = bound_world(**CUT, readyToUse=True)
     world.run_snapshot()
     change = {"spec": {"volumeSnapshotRef": {"uid": "u9"}}}
@@ -140,7 +140,7 @@ def ready_without_content(**changes) -> SnapshotWorld:
 
 
 def passes_at_once(world: SnapshotWorld, number: int = 10) -> int:
-    """How many of so many passes are followed by another one at once."""
+    """Return how many of `number` reconciles are to be followed by another one at once."""
     at_once = 0
     for _ in range(number):
         with suppress(ApiError):
@@ -151,7 +151,7 @@ def passes_at_once(world: SnapshotWorld, number: int = 10) -> int:
 
 @pytest.mark.parametrize("is_elsewhere", [False, True])
 def test_a_ready_snapshot_whose_error_is_refused_backs_off(is_elsewhere):
-    """SNC-055: RBAC or a webhook does not take the status, so it stays ready."""
+    """SNC-055: RBAC or a webhook refuses the status, so the snapshot stays ready."""
     world = ready_without_content(status={FIELD: "other"} if is_elsewhere else {})
     if is_elsewhere:
         ref = {"namespace": "ns", "name": "s", "uid": "u9"}
@@ -170,7 +170,7 @@ def test_a_ready_snapshot_whose_error_is_refused_backs_off(is_elsewhere):
 
 @pytest.mark.parametrize("named", [None, "given"])
 def test_a_ready_snapshot_whose_error_is_stored_already_is_unset_in_silence(named):
-    """SNC-031 silences the same text; SNC-055 wants it unready all the same, once."""
+    """SNC-031 drops an error with the same text; SNC-055 still makes the snapshot unready, once."""
     error = {"message": "VolumeSnapshotContent is missing", "time": None}
     world = ready_without_content(
         spec={"source": {"volumeSnapshotContentName": named}} if named else {},
@@ -185,7 +185,7 @@ def test_a_ready_snapshot_whose_error_is_stored_already_is_unset_in_silence(name
 
 
 def test_snt027_retain_has_no_bound_finalizer_until_the_policy_changes():
-    """SNC-030."""
+    """SNC-030: The bound finalizer is added only for policy Delete."""
     world = SnapshotWorld()
     world.add_class(deletionPolicy="Retain")
     world.add_source()
@@ -218,14 +218,14 @@ def test_snt027_retain_has_no_bound_finalizer_until_the_policy_changes():
     ],
 )
 def test_the_status_table(old, new, expected):
-    """SNC-070 row by row."""
+    """SNC-070: Each row of the status table has its result."""
     snapshot = {"metadata": {"name": "s"}, **({"status": old} if old is not None else {})}
     content = content_body(status=new)
     assert snapshot_status(snapshot, content, bound_field=FIELD) == expected
 
 
 def test_needs_copy_compares_values():
-    """SNC-075, SND-016."""
+    """SNC-075, SND-016: Only a changed value needs to be copied."""
     content = content_body(status={"readyToUse": True})
     settled = {"metadata": {}, "status": {FIELD: CONTENT, "readyToUse": True}}
     assert not needs_copy(settled, content, bound_field=FIELD)
@@ -234,7 +234,7 @@ def test_needs_copy_compares_values():
 
 
 def test_a_group_handle_without_its_group():
-    """SNC-070: an error while groups are served; without them nothing to look for (SND-039)."""
+    """SNC-070: It is an error if groups are served; otherwise it is ignored (SND-039)."""
     handle = CUT | {"volumeGroupSnapshotHandle": "gh", "readyToUse": True}
     world = bound_world(**handle)
     assert world.run_snapshot().action.value == "retry"

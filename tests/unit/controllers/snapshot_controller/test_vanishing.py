@@ -1,7 +1,7 @@
-"""SND-041: a snapshot goes without its deletion, at whatever moment of its pass.
+"""SND-041: A snapshot vanishes without a deletion, at any point of its reconcile.
 
-The API server may answer with success to our finalizer and to a deletion that began before it
-(kubernetes/kubernetes#77988): then the object is gone, and nobody else looks for its content.
+The API server may accept csi-fleet's finalizer and still complete a deletion that began before it
+(kubernetes/kubernetes#77988). Then the object is gone, and no other process looks for its content.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def drop(world: SnapshotWorld) -> None:
 
 
 def requests(policy: str) -> list[tuple[str, str, str, int]]:
-    """Policy, verb, path and how often they came before, of a pass from nothing to bound."""
+    """Return policy, verb, path and number of earlier ones for each request of a full reconcile."""
     world = new_world(policy)
     world.run_snapshot()
     seen = [(one.verb, one.path) for one in world.api.requests]
@@ -56,7 +56,7 @@ def requests(policy: str) -> list[tuple[str, str, str, int]]:
 
 
 def before(world: SnapshotWorld, verb: str, path: str, earlier: int) -> None:
-    """The snapshot goes just before such a request, after so many earlier ones."""
+    """Drop the snapshot just before such a request, after `earlier` earlier ones."""
     happens = (lambda: before(world, verb, path, earlier - 1)) if earlier else lambda: drop(world)
     world.api.before(verb, path, happens)
 
@@ -65,7 +65,7 @@ def before(world: SnapshotWorld, verb: str, path: str, earlier: int) -> None:
     ("policy", "verb", "path", "earlier"), [*requests("Delete"), *requests("Retain")]
 )
 def test_no_content_is_left_whenever_it_goes(policy, verb, path, earlier):
-    """SND-041: before each request; with policy Retain it stays, as after any deletion."""
+    """SND-041: It vanishes before each request; with policy Retain the content stays as usual."""
     world = new_world(policy)
     before(world, verb, path, earlier)
     world.run_snapshot()
@@ -78,7 +78,7 @@ def test_no_content_is_left_whenever_it_goes(policy, verb, path, earlier):
 
 
 def test_a_content_of_another_life_of_the_name_stays():
-    """The name is back with another UID, and so is a content of that one."""
+    """The name exists again with another UID and has its own content."""
     world = new_world()
 
     def replace_snapshot() -> None:
@@ -95,7 +95,7 @@ def test_a_content_of_another_life_of_the_name_stays():
 @pytest.mark.parametrize("error", [*REFUSALS, UNSERVED], ids=str)
 @pytest.mark.parametrize("verb", ["get", "patch", "delete"])
 def test_a_request_that_fails_beside_it_hides_nothing(verb, error):
-    """None of those that take the content back."""
+    """Each request of the clean-up fails once."""
     world = new_world()
 
     def gone():
@@ -116,13 +116,13 @@ def test_a_status_that_cannot_be_written_hides_nothing(error):
         world.api.fail("patch", STATUS, error)
 
     world.api.before("create", "volumesnapshotcontents", gone)
-    with suppress(ServerError):  # the frame tries again, and finds it gone
+    with suppress(ServerError):  # the engine retries, and finds the snapshot gone
         world.run_snapshot()
     assert is_deleting(world.content())
 
 
 def made_ready(world: SnapshotWorld) -> None:
-    """The pass that follows has something to write."""
+    """Make the content ready, so that the next reconcile has something to write."""
     world.run_snapshot()
     status = {"snapshotHandle": "sh", "readyToUse": True}
     world.api.change(paths.SNAPSHOT_CONTENTS, CONTENT, {"status": status})
@@ -131,7 +131,7 @@ def made_ready(world: SnapshotWorld) -> None:
 @pytest.mark.parametrize("error", [UNSERVED, REFUSALS[0]], ids=str)
 @pytest.mark.parametrize("is_new", [False, True])
 def test_a_kind_that_is_not_served_for_a_moment_costs_no_content(is_new, error):
-    """Its CRD is being replaced: a 404 says nothing of the object."""
+    """While its CRD is replaced, a 404 proves nothing about the object."""
     world = new_world()
     if not is_new:
         made_ready(world)
@@ -141,14 +141,14 @@ def test_a_kind_that_is_not_served_for_a_moment_costs_no_content(is_new, error):
         raise error
 
     world.api.before("patch", STATUS, unserved)
-    with suppress(ServerError):  # the frame tries again
+    with suppress(ServerError):  # the engine retries
         world.run_snapshot()
     assert world.snapshot() is not None
     assert not is_deleting(world.content())
 
 
 def test_a_snapshot_removed_by_force_leaves_its_content():
-    """It had its finalizers: somebody took them off by hand."""
+    """It had its finalizers, which somebody removed by hand."""
     world = new_world()
     made_ready(world)
     world.api.before("patch", STATUS, lambda: drop(world))

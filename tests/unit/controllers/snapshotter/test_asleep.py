@@ -1,7 +1,7 @@
-"""SND-006: a content that is to go is not left Terminating until the next resync.
+"""SND-006: A content that is to be deleted doesn't stay in Terminating until the next resync.
 
-The pass that tidies up after a worker that died between status and annotation frees it, and its own
-write wakes nobody.
+A worker died between writing the status and removing the annotation. The next reconcile removes the
+annotation and so frees the content, but the watcher ignores that write.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from workers.kube.errors import Unreachable
 
 
 def until_asleep(run, most=10):
-    """Passes as the queue gives them: none after a `done`."""
+    """Reconcile as the queue would: stop after the first outcome `done`."""
     for _ in range(most):
         if run().action.value == "done":
             return
@@ -30,7 +30,7 @@ def test_a_snapshot_deleted_between_status_and_annotation_goes_by_itself(how):
     else:
         api = life.world.api
         away = Unreachable("no answer")
-        # The next write after the status: the annotation.
+        # The next write after the status is the annotation's.
         api.before("patch", "snapcontent-u1/status", lambda: api.fail("patch", "snapcontent", away))
         with pytest.raises(Unreachable):
             life.world.run_content()

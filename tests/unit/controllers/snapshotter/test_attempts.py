@@ -1,4 +1,7 @@
-"""The record of an attempt, and how one ends whose object is gone (SNQ-005, SNS-021, SND-032)."""
+"""The intent of an attempt, and how an attempt ends whose object is gone.
+
+SNQ-005, SNS-021, SND-032.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ def refused(code: str) -> dict[str, str]:
 
 
 def recorded(world: SnapshotWorld) -> Intent | None:
-    """What the key's mark says of a call."""
+    """Return the intent in the key's state."""
     return Intent.read(world.queue.marks.get(CONTENT_KEY.text, {}).get("intent"))
 
 
@@ -61,7 +64,7 @@ def drop(world: SnapshotWorld) -> None:
     world.api.drop(paths.SNAPSHOT_CONTENTS, CONTENT)
 
 
-# The record.
+# The intent.
 
 
 @pytest.mark.parametrize(
@@ -77,7 +80,10 @@ def drop(world: SnapshotWorld) -> None:
     ],
 )
 def test_what_a_record_says_and_that_it_comes_back(intent, flags):
-    """Open, failed, copied, full."""
+    """The flags are: open, failed, copied, full.
+
+    Writing and reading an intent returns an equal one.
+    """
     assert (intent.is_open, intent.is_failed, intent.has_copy, intent.is_full) == flags
     for secret in (None, SecretRef("a", "b")):
         kept = replace(intent, secret=secret, parameters={"tier": "cold"})
@@ -87,7 +93,7 @@ def test_what_a_record_says_and_that_it_comes_back(intent, flags):
 
 @pytest.mark.parametrize(("more", "is_kept"), [(0, True), (1, False)])
 def test_parameters_that_are_too_large_are_not_remembered(more, is_kept):
-    """Of a mark 12 KiB are for them, exactly."""
+    """The parameters may take exactly 12 KiB of the key's state."""
     parameters = {"a": "x" * (12 * 1024 - len('{"a":""}') + more)}
     found = replace(BEGUN, parameters=parameters).record()["parameters"]
     assert found == (parameters if is_kept else None)
@@ -114,7 +120,7 @@ def put(world: SnapshotWorld, record: dict[str, Any], driver: str = DRIVER) -> N
     ],
 )
 def test_a_copy_is_believed_if_it_is_the_drivers(record, driver, is_read):
-    """And if it can be read; it is known to be a copy then."""
+    """The copy must also be readable; the intent that is read has the flag `copied`."""
     world = SnapshotWorld()
     put(world, record, driver)
     found = read_copy(world.api.kube, world.queue, "fleet", CONTENT_KEY)
@@ -122,7 +128,7 @@ def test_a_copy_is_believed_if_it_is_the_drivers(record, driver, is_read):
 
 
 def test_a_copy_that_cannot_be_written_stops_nobody():
-    """The driver may be at work."""
+    """The driver may already be working, so the failed copy must not end the attempt."""
     world = SnapshotWorld()
     world.api.fail("patch", "configmaps", ForbiddenError(403, "Forbidden", "no"))
     write_copy(world.api.kube, world.queue, "fleet", CONTENT_KEY, BEGUN)
@@ -135,7 +141,7 @@ def test_a_copy_that_cannot_be_written_stops_nobody():
     assert read_copy(world.api.kube, world.queue, "fleet", other) is None
 
 
-# What an answer makes of the record.
+# How each answer changes the intent.
 
 
 @pytest.mark.parametrize(
@@ -156,7 +162,10 @@ def test_a_copy_that_cannot_be_written_stops_nobody():
     ],
 )
 def test_the_record_after_each_answer(answers, expected):
-    """SNS-021, SND-032: open, failed, copied; one final answer takes nothing of an earlier back."""
+    """SNS-021, SND-032: The flags are open, failed, copied.
+
+    A final answer erases no earlier call.
+    """
     world = SnapshotWorld()
     world.add_content()
     world.client.respond({"CreateSnapshot": [refused(code) for code in answers]})
@@ -169,7 +178,7 @@ def test_the_record_after_each_answer(answers, expected):
 
 
 def test_each_open_call_is_copied():
-    """A copy says how long its very call may run."""
+    """Each copy has the deadline of its own call."""
     world = SnapshotWorld()
     world.add_content()
     world.client.respond({"CreateSnapshot": [refused(AWAY)]})
@@ -186,7 +195,7 @@ def test_each_open_call_is_copied():
 
 @pytest.mark.parametrize("is_going", [True, False])
 def test_nothing_is_asked_again_without_class_and_record(is_going):
-    """SND-004."""
+    """SND-004: Without its class and its intent, a request cannot be repeated."""
     world = SnapshotWorld()
     world.add_content()
     world.client.respond({"CreateSnapshot": [refused(AWAY)]})
@@ -201,7 +210,7 @@ def test_nothing_is_asked_again_without_class_and_record(is_going):
 
 
 def test_what_is_reported_has_no_record_while_it_is_asked_for_again():
-    """SNQ-005: of a life before, ended between the status and the announcement."""
+    """SNQ-005: The intent is of an earlier worker, which died after it had written the status."""
     world = SnapshotWorld()
     annotations = {ANN_CREATED: "yes"}
     world.add_content(metadata={"annotations": annotations}, status={"snapshotHandle": "sh"})
@@ -221,7 +230,7 @@ def test_what_is_reported_has_no_record_while_it_is_asked_for_again():
 
 
 def test_a_lease_that_is_lost_while_a_reported_snapshot_is_asked_for():
-    """G9: there is nothing to copy; what was reported is known."""
+    """G9: Nothing is copied, because the snapshot's handle is already reported."""
     world = SnapshotWorld()
     world.add_content(status={"snapshotHandle": "sh"})
     lost: list[Any] = []
@@ -243,7 +252,7 @@ def test_a_lease_that_is_lost_while_a_reported_snapshot_is_asked_for():
 
 
 def test_a_reported_snapshot_whose_content_goes_during_a_call_is_forgotten_at_once():
-    """Nothing of it waits for another pass."""
+    """No further reconcile is needed to drop the intent."""
     world = SnapshotWorld()
     world.add_content()
     world.client.respond({"CreateSnapshot": [UPLOADING, lambda _: drop(world) or CUT]})
@@ -255,7 +264,7 @@ def test_a_reported_snapshot_whose_content_goes_during_a_call_is_forgotten_at_on
 
 
 def test_a_content_that_goes_while_its_call_fails_is_asked_for_once_more():
-    """A final answer that proves nothing, twice: then nothing was left."""
+    """Two final answers in a row, of which each proves nothing, mean that no snapshot was made."""
     world = SnapshotWorld()
     world.add_content()
     world.client.respond({"CreateSnapshot": [lambda _: drop(world) or refused(NO), refused(NO)]})
@@ -266,7 +275,7 @@ def test_a_content_that_goes_while_its_call_fails_is_asked_for_once_more():
 
 @pytest.mark.parametrize("going", [{"deletionTimestamp": "t"}, {"annotations": {ANN_DELETED: "y"}}])
 def test_only_a_content_that_is_wanted_gone_comes_back_at_once(going):
-    """SND-006: deleted and marked; one alone is no reason."""
+    """SND-006: Only a content that is deleted and annotated is reconciled again at once."""
     world = SnapshotWorld()
     world.add_content()
     world.client.respond({"CreateSnapshot": [CUT]})
@@ -296,7 +305,7 @@ def test_only_a_content_that_is_wanted_gone_comes_back_at_once(going):
     ],
 )
 def test_what_a_last_question_proves(known, answer, ends, flags):
-    """A failed call says nothing of an open one before; a full pool nothing of a failed one."""
+    """After an open call a failed call proves nothing, nor a full pool after a failed call."""
     world = SnapshotWorld()
     world.add_content()
     world.api.drop(paths.SNAPSHOT_CONTENTS, CONTENT)
@@ -312,7 +321,10 @@ def test_what_a_last_question_proves(known, answer, ends, flags):
 
 @pytest.mark.parametrize("has_secret", [True, False])
 def test_what_a_last_question_found_goes_with_the_attempts_secret(has_secret):
-    """SND-012: as far as it can still be read; each effect is announced."""
+    """SND-012: The snapshot is deleted with the secret if it can be read.
+
+    Each step is announced.
+    """
     world = SnapshotWorld()
     world.add_content()
     world.api.drop(paths.SNAPSHOT_CONTENTS, CONTENT)
@@ -334,7 +346,7 @@ def test_what_a_last_question_found_goes_with_the_attempts_secret(has_secret):
 
 
 def test_a_found_snapshot_that_cannot_be_deleted_is_tried_again():
-    """There is nobody to be told."""
+    """There is no object for an event or a status."""
     world = SnapshotWorld()
     world.add_content()
     world.api.drop(paths.SNAPSHOT_CONTENTS, CONTENT)
@@ -357,7 +369,7 @@ def test_a_found_snapshot_that_cannot_be_deleted_is_tried_again():
     ],
 )
 def test_only_a_whole_list_without_snapshots_is_a_proof(capabilities, listed, is_gone):
-    """SND-032: of the volume's; a full pool after an open call."""
+    """SND-032: The list is of the volume's snapshots; an open call came before the full pool."""
     world = SnapshotWorld(*capabilities)
     world.add_content()
     world.client.respond({"CreateSnapshot": [refused(AWAY), refused(FULL)]})

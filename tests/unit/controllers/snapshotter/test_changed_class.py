@@ -1,4 +1,4 @@
-"""SND-004: a class made anew for another driver keeps no content in Terminating."""
+"""SND-004: A class that is created again for another driver blocks no deletion of a content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A copy that was not written is not believed (M-010 for snapshots)."""
+"""A failed write of an intent copy does not count as a copy (M-010 for snapshots)."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def test_a_copy_that_was_refused_once_is_written_by_the_next_pass(error):
 
 
 def test_a_call_after_a_lost_redis_gets_a_copy():
-    """The announcement says that there may be a copy, not that there is one."""
+    """The announcement shows that there may be a copy, not that there is one."""
     life = Life([("after", TIMEOUT)])
-    assert not life.live(dies_before=2)  # announced, nothing asked
+    assert not life.live(dies_before=2)  # announced, but the driver was not called
     life.redis_is_lost()
     life.world.run_content()
     assert life.storage.snapshots
@@ -69,7 +69,7 @@ def test_a_call_after_a_lost_redis_gets_a_copy():
 
 
 def test_a_death_between_the_mark_and_the_copy():
-    """What the mark says before the write is that there may be a copy."""
+    """The key's state is written first, and shows that there may be a copy."""
     life, effects = Life([("after", TIMEOUT), TIMEOUT]), ["record-intent", "copy-intent"]
     assert not life.live(dies_before=4)
     assert life.world.steps.reached[-1:] == effects[:1], life.world.steps.reached
@@ -89,7 +89,7 @@ def test_a_copy_has_the_parameters_that_were_sent():
 
 
 def test_what_keeps_an_open_call_from_its_end_leaves_a_copy():
-    """Its worker died in the call; the class is gone, and its parameters were too large."""
+    """Its worker died in the call, the class is gone, and the parameters were too large to keep."""
     life = Life([])
     assert not life.live(dies_before=3)
     for mark in life.world.queue.marks.values():

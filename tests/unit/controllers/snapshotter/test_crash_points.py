@@ -1,8 +1,8 @@
-"""A process dies before each effect on a content; another one ends the work (SNT-091 to SNT-095).
+"""A process dies before each step on a content; another one finishes (SNT-091 to SNT-095).
 
-For each scenario the same life is lived once per effect with a death just before it, and with what
-else may happen at that moment: nothing, the snapshot is deleted, its object is removed by force,
-Redis loses everything. In the end the storage holds what the objects say.
+Each scenario runs once per step, with a death just before that step and one other event at the same
+time: none, the snapshot is deleted, its object is removed by force, or Redis loses all data. In the
+end the storage must match the objects.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ FULL = CsiError(errors.RESOURCE_EXHAUSTED, "no room")
 
 
 class Storage:
-    """Snapshots by name, idempotent as CSI wants it; each create takes the next plan.
+    """Snapshots by name, idempotent as CSI requires; each CreateSnapshot takes the next plan.
 
-    Plans: None (behave), an error (fail without the work), ("after", error) (made, answer lost),
-    "uploading" (not ready yet).
+    A plan is None (succeed), an error (fail without a snapshot), ("after", error) (make the
+    snapshot and lose the answer) or "uploading" (not ready yet).
     """
 
     def __init__(self, world: SnapshotWorld, plans: list[Any]) -> None:
@@ -71,7 +71,7 @@ PLANS: dict[str, list[Any]] = {
     "full, then ok": [FULL],
     "uploading, no answer": ["uploading", ("after", TIMEOUT)],
 }
-# Of calls for a content that is to go, after a first one with an end that proves nothing.
+# Plans of calls for a content that is to be deleted, after a first call that proved nothing.
 LAST_PLANS: dict[str, list[Any]] = {
     "cut afresh": [INTERNAL],
     "it was made": [("after", INTERNAL)],
@@ -84,7 +84,7 @@ LAST_PLANS: dict[str, list[Any]] = {
 
 
 class Life:
-    """One content's life; passes follow each other until nothing is left to do."""
+    """Reconciles one content until no work is left."""
 
     def __init__(self, plans: list[Any]) -> None:
         self.world = SnapshotWorld()
@@ -92,7 +92,7 @@ class Life:
         self.world.add_content()
 
     def live(self, dies_before: int | None = None) -> bool:
-        """False when the process died. A lane of other retries is not needed: one key."""
+        """Reconcile until no work is left; return False if the process died."""
         self.world.steps.reached = []
         self.world.steps.dies_before = dies_before
         quiet = 0
@@ -124,7 +124,7 @@ class Life:
         self.world.fails.clear()
 
     def settled(self) -> None:
-        """One snapshot for a content that exists, none for one that is gone; no record left."""
+        """Check for one snapshot if the content exists, none if it is gone, and no intent left."""
         content = self.world.content()
         handles = set(self.storage.snapshots.values())
         if content is None:
@@ -139,7 +139,7 @@ class Life:
 
 
 def lives(plans: list[Any], prepare: Callable[[Life], None] = lambda _: None) -> Iterator[Life]:
-    """One life per effect, its process dead just before it."""
+    """Yield one life per step, whose process died just before that step."""
     for effect in count():
         life = Life(plans)
         prepare(life)
@@ -151,7 +151,7 @@ def lives(plans: list[Any], prepare: Callable[[Life], None] = lambda _: None) ->
 
 @pytest.mark.parametrize("plans", PLANS.values(), ids=PLANS)
 def test_snt091_snt092_death_before_each_effect(plans):
-    """SNQ-005: the same name is asked for again; one snapshot."""
+    """SNQ-005: CreateSnapshot is repeated with the same name, so there is one snapshot."""
     for life in lives(plans):
         life.live()
         life.settled()
@@ -159,7 +159,7 @@ def test_snt091_snt092_death_before_each_effect(plans):
 
 @pytest.mark.parametrize("plans", PLANS.values(), ids=PLANS)
 def test_death_and_the_snapshot_is_deleted(plans):
-    """SNS-011: what was begun is ended before it is deleted."""
+    """SNS-011: The open attempt is finished before its snapshot is deleted."""
     for life in lives(plans):
         life.user_deletes()
         life.live()
@@ -169,7 +169,7 @@ def test_death_and_the_snapshot_is_deleted(plans):
 
 @pytest.mark.parametrize("plans", PLANS.values(), ids=PLANS)
 def test_snt093_death_and_redis_lost_everything(plans):
-    """SNQ-005: the announcement on the object is record enough."""
+    """SNQ-005: The announcement on the object is enough to continue."""
     for life in lives(plans):
         life.redis_is_lost()
         life.live()
@@ -178,10 +178,10 @@ def test_snt093_death_and_redis_lost_everything(plans):
 
 @pytest.mark.parametrize("plans", PLANS.values(), ids=PLANS)
 def test_death_and_the_object_is_removed_by_force(plans):
-    """The record outlives the object."""
+    """The intent outlives the object."""
     for life in lives(plans):
         if "snapshotHandle" in (life.world.content().get("status") or {}):
-            continue  # a snapshot somebody had: who removes its object by force keeps it
+            continue  # a reported snapshot stays if its object is removed by force
         life.somebody_forces()
         life.live()
         life.settled()
@@ -189,7 +189,7 @@ def test_death_and_the_object_is_removed_by_force(plans):
 
 @pytest.mark.parametrize("plans", PLANS.values(), ids=PLANS)
 def test_death_and_a_reported_snapshot_stays(plans):
-    """One pass later its object is removed by force: the record of the call does not matter."""
+    """The object is removed by force after another reconcile; then the intent has no effect."""
     for life in lives(plans):
         if "snapshotHandle" not in (life.world.content().get("status") or {}):
             continue
@@ -203,7 +203,7 @@ def test_death_and_a_reported_snapshot_stays(plans):
 @pytest.mark.parametrize("policy", ["Delete", "Retain"])
 @pytest.mark.parametrize("plans", LAST_PLANS.values(), ids=LAST_PLANS)
 def test_death_during_a_last_call(plans, policy):
-    """Whatever the policy: nobody knows of what it finds, so that it is deleted."""
+    """The snapshot was never reported, so it is deleted whatever the policy is."""
 
     def prepare(life: Life) -> None:
         change = {"spec": {"deletionPolicy": policy}}
@@ -219,7 +219,7 @@ def test_death_during_a_last_call(plans, policy):
 
 
 def test_the_object_is_removed_by_force_while_the_driver_works():
-    """The process lives: it finds the object gone and deletes what it just made."""
+    """The process lives: it finds the object gone and deletes the snapshot that it just made."""
     life = Life([])
 
     class Steps(type(life.world.steps)):  # type: ignore[misc]
@@ -236,7 +236,7 @@ def test_the_object_is_removed_by_force_while_the_driver_works():
 
 
 def test_an_open_call_survives_force_and_a_lost_redis():
-    """A call without a known result is copied to a ConfigMap."""
+    """The intent of a call with unknown outcome is copied to a ConfigMap."""
     life = Life([("after", TIMEOUT)])
     life.world.run_content()
     assert life.storage.snapshots
@@ -247,7 +247,7 @@ def test_an_open_call_survives_force_and_a_lost_redis():
 
 
 def test_a_last_question_without_an_answer_survives_a_lost_redis():
-    """Asked for an object that was removed by force; what the call made is deleted all the same."""
+    """The call is for an object that was removed by force; its snapshot is deleted anyway."""
     life = Life([("after", TIMEOUT)])
     assert not life.live(dies_before=2)
     assert life.storage.snapshots == {}
@@ -262,7 +262,7 @@ def test_a_last_question_without_an_answer_survives_a_lost_redis():
 
 
 def test_a_slow_call_is_copied_and_the_copy_goes():
-    """As with volumes: two seconds, then a ConfigMap knows of it."""
+    """As with volumes, the intent is copied to a ConfigMap after two seconds."""
     life = Life([])
     seen: list[Any] = []
     call = life.world.client.call
@@ -282,7 +282,7 @@ def test_a_slow_call_is_copied_and_the_copy_goes():
 
 
 def test_snt098_a_lease_lost_during_the_call_leaves_a_copy():
-    """G9: nothing is written, but whoever comes next learns of the call."""
+    """G9: The worker writes nothing more, but the next worker learns of the call."""
     life = Life([])
     lease = life.world.lease(Key(KIND_CONTENTS, "snap.test", CONTENT))
     call = life.world.client.call
@@ -309,7 +309,7 @@ def deletion(life: Life) -> None:
 
 
 def test_death_during_a_deletion():
-    """SNS-042: DeleteSnapshot is repeated, then the object goes."""
+    """SNS-042: DeleteSnapshot is repeated, and then the object is deleted."""
     for effect in count():
         life = Life([])
         deletion(life)
@@ -323,7 +323,7 @@ def test_death_during_a_deletion():
 
 
 def test_snt095_deleted_before_the_first_pass():
-    """SND-002, SND-034: no snapshot is left, because none was made."""
+    """SND-002, SND-034: No snapshot is left, because none was made."""
     life = Life([])
     life.user_deletes()
     life.live()

@@ -1,4 +1,4 @@
-"""CreateSnapshot, step by step: SNT-060 to SNT-069 and what surrounds them."""
+"""CreateSnapshot, step by step: SNT-060 to SNT-069 and related cases."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def refused(code: str, message: str = "no") -> dict:
 
 
 def test_snt060_a_dynamic_content_is_cut():
-    """SNS-020, SNS-022, SNQ-011: announced, called, written down, announcement gone."""
+    """SNS-020, SNS-022, SNQ-011: Announce, call, write the status, remove the announcement."""
     world = SnapshotWorld()
     world.add_content()
     world.client.respond({"CreateSnapshot": [CUT]})
@@ -51,7 +51,10 @@ def test_snt060_a_dynamic_content_is_cut():
 
 
 def test_snt061_a_snapshot_that_is_not_ready_is_asked_for_again():
-    """SNS-010 row 6, SND-001, SND-036: same name, own schedule, no write for each look."""
+    """SNS-010 row 6, SND-001, SND-036: Polls use the same name.
+
+    They have their own delays and write nothing.
+    """
     world = SnapshotWorld()
     world.add_content()
     cut_at = {"creation_time": "2026-01-02T03:04:05Z"}
@@ -69,7 +72,7 @@ def test_snt061_a_snapshot_that_is_not_ready_is_asked_for_again():
 
 @pytest.mark.parametrize("code", ["UNAVAILABLE", "DEADLINE_EXCEEDED", "ABORTED", "CANCELED"])
 def test_snt062_an_open_error_keeps_the_announcement(code):
-    """SNS-021: a snapshot may be in the making."""
+    """SNS-021: The driver may still be making a snapshot."""
     world = SnapshotWorld()
     world.add_content()
     world.client.respond({"CreateSnapshot": [refused(code), CUT]})
@@ -88,13 +91,13 @@ def test_snt062_an_open_error_keeps_the_announcement(code):
 
 @pytest.mark.parametrize("code", ["INVALID_ARGUMENT", "INTERNAL", "UNKNOWN", "NOT_FOUND"])
 def test_snt063_a_final_error_takes_the_announcement_back(code):
-    """SNS-021, SNS-023: tried again all the same; the words change once."""
+    """SNS-021, SNS-023: The call is retried anyway, and the text of the event changes once."""
     world = SnapshotWorld()
     world.add_content()
     world.client.respond({"CreateSnapshot": [refused(code)]})
     assert world.run_content().action.value == "retry"
     assert ANN_CREATED not in notes(world.content())
-    # INTERNAL is what drivers say after a time-out of their own, too: the record stays.
+    # Drivers return INTERNAL after their own timeouts too, so the intent stays.
     assert bool(world.queue.marks) is (code in {"INTERNAL", "UNKNOWN"})
     world.run_content()
     assert world.reasons == ["SnapshotCreationFailed", "SnapshotContentCheckandUpdateFailed"]
@@ -103,9 +106,9 @@ def test_snt063_a_final_error_takes_the_announcement_back(code):
 @pytest.mark.parametrize("policy", ["Delete", "Retain"])
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_last_call_before_a_content_goes(is_there, policy):
-    """SND-004, SNT-065: UNAVAILABLE, then INTERNAL: only asking again tells what is there.
+    """SND-004, SNT-065: After UNAVAILABLE and INTERNAL only another call shows what exists.
 
-    Nobody was told of it, so that it goes with policy Retain too.
+    The snapshot was not reported, so it is deleted with policy Retain too.
     """
     world = SnapshotWorld()
     world.add_content(spec={"deletionPolicy": policy})
@@ -135,7 +138,7 @@ def test_a_last_call_before_a_content_goes(is_there, policy):
 
 
 def test_requests_that_cannot_become_right_are_repeated_slowly():
-    """SND-033: not before the longest interval, as for claims."""
+    """SND-033: As with claims, the retry waits for the longest interval."""
     world = SnapshotWorld(retry_interval_max_seconds=77.0)
     world.add_content()
     world.client.respond({"CreateSnapshot": [refused("INVALID_ARGUMENT"), refused("INTERNAL")]})
@@ -144,7 +147,7 @@ def test_requests_that_cannot_become_right_are_repeated_slowly():
 
 
 def test_snt064_the_same_error_is_told_once():
-    """SNS-026: no write, no event."""
+    """SNS-026: A repeated error causes no write and no event."""
     world = SnapshotWorld()
     world.add_content()
     world.client.respond({"CreateSnapshot": [refused("UNAVAILABLE")]})
@@ -157,7 +160,7 @@ def test_snt064_the_same_error_is_told_once():
 
 
 def test_snt065_a_deletion_waits_for_the_open_call():
-    """SNS-011: created at last, then deleted with its handle."""
+    """SNS-011: The snapshot is created first, and then deleted by its handle."""
     world = SnapshotWorld()
     world.add_content()
     world.client.respond({"CreateSnapshot": [refused("DEADLINE_EXCEEDED"), CUT]})
@@ -168,7 +171,7 @@ def test_snt065_a_deletion_waits_for_the_open_call():
     world.api.mark_deleted(paths.SNAPSHOT_CONTENTS, CONTENT)
     outcome = world.run_content()
     assert world.client.methods == ["CreateSnapshot", "CreateSnapshot"]
-    # Nobody tells the deletion again (SND-006).
+    # No event repeats the deletion (SND-006).
     assert (outcome.action.value, outcome.delay_seconds) == ("wait", 0)
     world.run_content()
     assert world.client.requests("DeleteSnapshot")[0].snapshot_id == "sh"
@@ -176,7 +179,7 @@ def test_snt065_a_deletion_waits_for_the_open_call():
 
 
 def test_snt066_an_unknown_reserved_key_leaves_nothing_behind():
-    """SNA-021, SND-004: no call, no announcement, and deletion works."""
+    """SNA-021, SND-004: No call and no announcement is made, and the content can be deleted."""
     world = SnapshotWorld()
     world.add_class(parameters={"csi.storage.k8s.io/colour": "red"})
     world.add_content()
@@ -197,7 +200,7 @@ def test_snt066_an_unknown_reserved_key_leaves_nothing_behind():
 
 
 def test_snt067_extra_metadata():
-    """SNA-022; the secret keys of the class do not reach the driver (SNA-021)."""
+    """SNA-022: The class's secret keys are not sent to the driver (SNA-021)."""
     world = SnapshotWorld(extra_metadata=True)
     world.add_class(parameters={"tier": "cold", "csi.storage.k8s.io/snapshotter-secret-name": "x"})
     world.add_content()
@@ -212,7 +215,7 @@ def test_snt067_extra_metadata():
 
 
 def test_snt068_no_creation_time_means_now():
-    """SND-005: the reference writes 1970."""
+    """SND-005: csi-snapshotter writes 1970."""
     world = SnapshotWorld()
     world.add_content()
     world.client.respond({"CreateSnapshot": [CUT]})
@@ -222,7 +225,7 @@ def test_snt068_no_creation_time_means_now():
 
 @pytest.mark.parametrize("size", [0, -5])
 def test_snt069_an_unknown_size_is_left_out(size):
-    """SNS-025."""
+    """SNS-025: An unknown size is not written to the status."""
     world = SnapshotWorld()
     world.add_content()
     cut = {"snapshot_id": "sh", "size_bytes": size}
@@ -232,7 +235,7 @@ def test_snt069_an_unknown_size_is_left_out(size):
 
 
 def test_snt094_both_annotations_survive_each_other():
-    """SND-003, SNQ-011: no deletion before the create answered."""
+    """SND-003, SNQ-011: Nothing is deleted before CreateSnapshot has a final answer."""
     world = SnapshotWorld()
     world.add_content()
     change = {"metadata": {"annotations": {ANN_DELETED: "yes"}}}
@@ -250,7 +253,7 @@ def test_snt094_both_annotations_survive_each_other():
 
 
 def test_another_programs_stale_write_does_not_end_an_open_call():
-    """SND-003: our record holds what the annotation no longer says."""
+    """SND-003: The intent keeps the open call after the annotation is lost."""
     world = SnapshotWorld()
     world.add_content()
     world.client.respond({"CreateSnapshot": [refused("UNAVAILABLE")]})
@@ -264,7 +267,7 @@ def test_another_programs_stale_write_does_not_end_an_open_call():
 
 
 def test_no_call_before_the_finalizer_is_there():
-    """SND-002: the reference half adds it later."""
+    """SND-002: csi-snapshotter's other half adds the finalizer later."""
     world = SnapshotWorld()
     world.add_content(metadata={"finalizers": []})
     assert world.run_content().action.value == "done"
@@ -272,7 +275,7 @@ def test_no_call_before_the_finalizer_is_there():
 
 
 def test_no_first_call_for_an_object_that_is_going():
-    """SND-034: deleted by hand before its first pass; the deletion wins a race too."""
+    """SND-034: A content deleted before its first reconcile gets no call, even in a race."""
     world = SnapshotWorld()
     world.add_content()
     world.api.mark_deleted(paths.SNAPSHOT_CONTENTS, CONTENT)
@@ -301,7 +304,7 @@ def test_no_first_call_for_an_object_that_is_going():
     ],
 )
 def test_input_errors_have_the_recorded_words(change, expected):
-    """SNS-020 row 1."""
+    """SNS-020 row 1: The errors have the texts that were recorded from csi-snapshotter."""
     world = SnapshotWorld()
     world.add_content(spec=change)
     assert world.run_content().action.value == "retry"
@@ -310,7 +313,7 @@ def test_input_errors_have_the_recorded_words(change, expected):
 
 
 def test_a_secret_that_is_missing_stops_the_creation():
-    """SNS-020 row 2, SNA-024; a single annotation names no secret."""
+    """SNS-020 row 2, SNA-024: A single annotation names no secret."""
     world = SnapshotWorld()
     world.add_content(metadata={"annotations": SECRET})
     assert world.run_content().action.value == "retry"
@@ -330,7 +333,7 @@ def test_a_secret_that_is_missing_stops_the_creation():
 
 
 def test_a_full_pool_does_not_keep_a_content_for_ever():
-    """SND-032: all calls found no space, so nothing can be in the making."""
+    """SND-032: All calls failed for lack of space, so no snapshot can be in progress."""
     world = SnapshotWorld()
     world.add_content()
     world.client.respond({"CreateSnapshot": [refused("RESOURCE_EXHAUSTED")]})
@@ -347,7 +350,10 @@ def test_a_full_pool_does_not_keep_a_content_for_ever():
 @pytest.mark.parametrize("calls_before", [1, 2])
 @pytest.mark.parametrize("first", ["DEADLINE_EXCEEDED", "INTERNAL"])
 def test_a_full_pool_after_a_call_that_may_have_made_it_is_no_proof(first, calls_before):
-    """SND-032: only a list without a snapshot of the volume is, however often it was full."""
+    """SND-032: Only a list without a snapshot of the volume is proof.
+
+    The number of calls that found a full pool does not matter.
+    """
     for entries, is_gone in (([{"snapshot": {"snapshot_id": "sh"}}], False), ([], True)):
         world = SnapshotWorld("LIST_SNAPSHOTS")
         world.add_content()
@@ -369,7 +375,7 @@ def listing(entries):
 
 
 def test_a_class_that_is_gone_does_not_keep_a_content_for_ever():
-    """SND-004: what was asked before can be asked again, and then deleted."""
+    """SND-004: The earlier request can be repeated without its class, and its snapshot deleted."""
     world = SnapshotWorld()
     world.add_class(parameters={"tier": "cold"})
     world.add_content()
@@ -387,7 +393,7 @@ def test_a_class_that_is_gone_does_not_keep_a_content_for_ever():
 
 
 def test_an_error_after_the_cut_keeps_the_handle():
-    """Section 12, SND-014: and the error goes with the next call that succeeds."""
+    """Section 12, SND-014: The next successful call removes the error."""
     world = SnapshotWorld()
     world.add_content()
     answers = [UPLOADING, refused("INTERNAL", "upload failed"), UPLOADING, CUT]
@@ -402,7 +408,7 @@ def test_an_error_after_the_cut_keeps_the_handle():
 
 
 def test_a_handle_that_cannot_be_written_is_told():
-    """SNQ-011 c: the user learns why; the call is made again, so that its snapshot is not lost."""
+    """SNQ-011 c: An event states the cause; the call is repeated, so that no snapshot is lost."""
     world = SnapshotWorld()
     world.add_content()
     world.client.respond({"CreateSnapshot": [CUT]})
@@ -415,7 +421,7 @@ def test_a_handle_that_cannot_be_written_is_told():
 
 
 def test_a_volume_that_is_being_deleted_is_not_cut():
-    """SNQ-003: the provisioner deletes under the same lock, alone."""
+    """SNQ-003: The provisioner deletes the volume under the same lock, held exclusively."""
     world = SnapshotWorld()
     world.add_content()
     world.queue.busy["snap.test#h1"] = Mode.EXCLUSIVE
@@ -426,7 +432,7 @@ def test_a_volume_that_is_being_deleted_is_not_cut():
 
 
 def test_broken_streams_are_not_final():
-    """SNS-021: gRPC's own UNKNOWN says nothing about the snapshot."""
+    """SNS-021: An UNKNOWN that gRPC itself creates proves nothing about the snapshot."""
     world = SnapshotWorld()
     world.add_content()
     error = CsiError(errors.UNKNOWN, "Stream removed", from_transport=True, is_final=False)

@@ -1,4 +1,4 @@
-"""Calls of dead workers, and answers that could not be written down, outlive what comes after."""
+"""Calls of dead workers and answers that could not be stored are not lost to later reconciles."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def refuse_status(life: Life, on: bool = True) -> None:
     life.world.api.fail("patch", "snapcontent-u1/status", refused)
 
 
-# A pass that fails before its call forgets the dead worker's deadline.
+# A reconcile that fails before its call must not erase the dead worker's deadline.
 @pytest.mark.parametrize("is_forced", [False, True], ids=["deleted", "forced"])
 def test_a_pass_that_fails_before_its_call_keeps_the_dead_workers_deadline(is_forced):
     life = Life([])
@@ -47,7 +47,7 @@ def test_a_pass_that_fails_before_its_call_keeps_the_dead_workers_deadline(is_fo
         life.somebody_forces()
         quick(life)
     else:
-        life.world.run_content()  # its successor cuts it
+        life.world.run_content()  # the next worker creates the snapshot
         life.user_deletes()
         quick(life)
     ends()
@@ -57,13 +57,13 @@ def test_a_pass_that_fails_before_its_call_keeps_the_dead_workers_deadline(is_fo
     assert life.storage.snapshots == {}, "nobody knows of it"
 
 
-# A known handle lets discard overlook the deadline of the record itself.
+# A known handle must not hide the deadline in the intent itself.
 @pytest.mark.parametrize("is_forced", [False, True], ids=["deleted", "forced"])
 def test_a_dead_repeat_after_an_answer_is_waited_for(is_forced):
     life = Life([])
     refuse_status(life)
-    life.world.run_content()  # the driver answers, the status is refused
-    ends = dies_in_its_call(life)  # asked again, and the worker dies in it
+    life.world.run_content()  # the driver answers, but the status is refused
+    ends = dies_in_its_call(life)  # the call is repeated, and the worker dies during it
     if is_forced:
         life.somebody_forces()
     else:
@@ -76,9 +76,9 @@ def test_a_dead_repeat_after_an_answer_is_waited_for(is_forced):
     assert life.storage.snapshots == {}, "nobody knows of it"
 
 
-# The copy of a slow call never gets the handle.
+# The copy of a slow call must get the handle.
 def slow(life: Life) -> None:
-    """on_slow is told in each CreateSnapshot."""
+    """Call `on_slow` in each CreateSnapshot."""
     client, call = life.world.client, life.world.client.call
 
     def slowly(*args: Any, on_slow: Any = None, **kw: Any) -> Any:
@@ -134,12 +134,12 @@ def test_the_copy_of_a_slow_call_gets_the_handle_when_the_lease_is_lost():
     assert copied(life)["handle"] == "id-1"
 
 
-# Given up because none is listed, while a dead worker's call still runs.
+# An empty list proves nothing while a dead worker's call still runs.
 def test_a_volume_without_snapshots_yet_is_asked_again_after_the_dead_call():
     life = Life([])
     life.world.driver.capabilities = {"CREATE_DELETE_SNAPSHOT", "LIST_SNAPSHOTS"}
     life.world.driver.supports = lambda name: name in {"CREATE_DELETE_SNAPSHOT", "LIST_SNAPSHOTS"}
-    ends = dies_in_its_call(life)  # it has taken the last room of the pool
+    ends = dies_in_its_call(life)  # the call has taken the last space in the pool
     life.user_deletes()
     life.world.client.respond(
         {"CreateSnapshot": [FULL, life.storage.create], "ListSnapshots": [{"entries": []}]}
@@ -151,7 +151,7 @@ def test_a_volume_without_snapshots_yet_is_asked_again_after_the_dead_call():
     assert life.storage.snapshots == {}, "nobody knows of it"
 
 
-# settle makes a hot loop of a busy lock and of a held-back deletion.
+# A busy lock or a delayed deletion must not cause a hot loop.
 def test_a_last_call_waits_for_a_busy_volume():
     life = Life([INTERNAL])
     life.world.run_content()
@@ -165,7 +165,7 @@ def test_a_held_back_discard_is_no_hot_loop():
     life = Life([])
     dies_in_its_call(life)
     refuse_status(life)
-    life.world.run_content()  # overtakes, its status is refused
+    life.world.run_content()  # the second worker's status is refused
     mend = {"metadata": {"annotations": None}}
     life.world.api.change(paths.SNAPSHOT_CONTENTS, CONTENT, mend)  # another program's update
     life.user_deletes()
@@ -173,7 +173,7 @@ def test_a_held_back_discard_is_no_hot_loop():
     assert any(one.delay_seconds > 0 for one in outcomes), outcomes
 
 
-# An answer that does not fit.
+# An answer that does not fit into the key's state.
 @pytest.mark.parametrize("is_deleted", [False, True])
 def test_a_group_whose_answer_does_not_fit_is_ended(is_deleted):
     world = large.new_world(large.AZURE, 300)

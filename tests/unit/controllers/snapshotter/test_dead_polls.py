@@ -1,4 +1,4 @@
-"""A CreateSnapshot that only looks whether a reported snapshot is ready makes one all the same.
+"""A CreateSnapshot that only polls a reported snapshot can still make one.
 
 "A call whose process died, or whose connection broke, may make the snapshot once more after its
 deletion. So the deletion waits for the call's deadline" (docs/snapshots.md).
@@ -25,7 +25,10 @@ BROKEN = CsiError(errors.UNAVAILABLE, "Socket closed", from_transport=True)
 
 
 def breaks(life: Life) -> Any:
-    """The connection breaks while the driver works; returns what lets the driver end that call."""
+    """Break the connection during the call.
+
+    Return a function that lets the driver finish the call.
+    """
     out: list[Any] = []
     client, call = life.world.client, life.world.client.call
 
@@ -55,7 +58,7 @@ def test_a_look_without_an_end_is_waited_for(unheard, is_ready_first):
 
 
 def test_an_answer_that_is_stored_late_ends_no_later_call():
-    """The API server stores a status whose writer heard nothing (504), while the next call runs.
+    """The API server answers a status write with 504 and stores it during the next call.
 
     docs/snapshots.md: "A call whose process died, or whose connection broke, may make the snapshot
     once more after its deletion. So the deletion waits for the call's deadline."
@@ -73,13 +76,13 @@ def test_an_answer_that_is_stored_late_ends_no_later_call():
 
     world.api.patch = unheard
     with suppress(ApiError):
-        world.run_content()  # made, recorded; its status is on its way
+        world.run_content()  # made and recorded; the status is not stored yet
     assert late
     call, out = world.client.call, []
 
     def breaks(_method, request, *_args, **_kwargs):
         out.append(request)
-        patch(*late[0])  # now it is stored
+        patch(*late[0])  # now the status is stored
         raise CsiError(errors.UNAVAILABLE, "Socket closed", from_transport=True)
 
     world.client.call = breaks
@@ -87,7 +90,7 @@ def test_an_answer_that_is_stored_late_ends_no_later_call():
     world.client.call = call
     assert out
     assert world.content()["status"]["snapshotHandle"] == "id-1"
-    world.run_content()  # it looks: ready
+    world.run_content()  # the poll answers: ready
     assert world.content()["status"]["readyToUse"] is True
     life.user_deletes()
     for _ in range(4):

@@ -1,4 +1,4 @@
-"""The state table of one pass and what an answer of the driver means: SNS-010, SNS-011, SNS-021."""
+"""The state table of a reconcile, and the meaning of each answer: SNS-010, SNS-011, SNS-021."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MEMBER = {"annotations": {k.ANN_GROUP_HANDLE: "gh"}}
 UNBOUND = {"volumeSnapshotRef": {"name": "s", "namespace": "ns"}}
 OPEN, FAILED = {"has_open_call": True}, {"has_failed_call": True}
 
-# Metadata and status of a dynamic content, what our record says, and the row.
+# Metadata and status of a dynamic content, the flags of its intent, and the row's action.
 ROWS = {
     "wanted gone, never asked": (WANTED, None, {}, Action.RELEASE),
     "wanted gone, reported": (WANTED, REPORTED, {}, Action.DELETE),
@@ -75,7 +75,7 @@ ROWS = {
 
 @pytest.mark.parametrize(("metadata", "status", "record", "expected"), ROWS.values(), ids=ROWS)
 def test_rows_of_a_dynamic_content(metadata, status, record, expected):
-    """SNS-010, SNS-011, SND-002, SND-034."""
+    """SNS-010, SNS-011, SND-002, SND-034: Each row of the state table has its action."""
     more = {} if status is None else {"status": status}
     assert decide(content_body(metadata=metadata, **more), **record) is expected
 
@@ -91,7 +91,7 @@ def test_rows_of_a_dynamic_content(metadata, status, record, expected):
     ],
 )
 def test_only_a_given_content_of_nobody_goes_by_itself(body, expected):
-    """SNS-011, SNS-043."""
+    """SNS-011, SNS-043: An unbound pre-provisioned content is deleted without the annotation."""
     assert should_delete(body) is expected
 
 
@@ -106,7 +106,7 @@ def test_only_a_given_content_of_nobody_goes_by_itself(body, expected):
     ],
 )
 def test_the_handle_that_was_seen_counts_first(status, takes, expected):
-    """SNS-010 rows 1 and 2, SND-021."""
+    """SNS-010 rows 1 and 2, SND-021: The status's handle is preferred to the source's handle."""
     more = {} if status is None else {"status": status}
     assert handle_to_delete(given_body(**more), takes_source_handle=takes) == expected
     kept = given_body(spec={"deletionPolicy": "Retain"}, **more)
@@ -139,11 +139,11 @@ def error(name: str, **more: Any) -> CsiError:
     ],
 )
 def test_what_an_answer_proves(answer, final, made, nothing):
-    """SNS-021, SND-032: only the driver itself can say that it is done, or full."""
+    """SNS-021, SND-032: Only an answer of the driver itself proves a final error or a full pool."""
     assert (is_final(answer), may_have_made(answer), made_nothing(answer)) == (final, made, nothing)
 
 
-# The same for groups.
+# The state table for groups.
 
 KEY = Key(KIND_GROUP_CONTENTS, DRIVER, "gc")
 GROUP_WANTED = BY_HAND | {"annotations": {k.ANN_GROUP_BEING_DELETED: "yes"}}
@@ -187,7 +187,7 @@ GROUP_ROWS = {
 
 
 def group_pass(metadata, status, record="", *, deletes_unread=True, **spec) -> ContentPass:
-    """A pass over a group content that was just read."""
+    """Return a reconcile of a group content that was just read."""
     world = SnapshotWorld(deletes_unread=deletes_unread)
     body = {
         "metadata": {"name": "gc", "finalizers": [k.FINALIZER_GROUP_CONTENT]} | metadata,
@@ -219,7 +219,7 @@ def group_pass(metadata, status, record="", *, deletes_unread=True, **spec) -> C
     ("metadata", "status", "record", "expected"), GROUP_ROWS.values(), ids=GROUP_ROWS
 )
 def test_rows_of_a_group_content(metadata, status, record, expected):
-    """SNS-010, SNS-011, SNG-003."""
+    """SNS-010, SNS-011, SNG-003: Each row of the state table has its action."""
     found = None if status is None else {"status": status}
     assert groups.decide(group_pass(metadata, found, record)) is expected
 
@@ -234,7 +234,7 @@ def test_rows_of_a_group_content(metadata, status, record, expected):
     ],
 )
 def test_a_given_group_that_nobody_has_goes_by_its_policy(uid, policy, deletes_unread, expected):
-    """SNS-011, SNS-043, SND-021."""
+    """SNS-011, SNS-043, SND-021: An unbound pre-provisioned group is deleted by its policy."""
     ref = {"name": "g", "namespace": "ns", "uid": uid}
     spec = {"deletionPolicy": policy, "source": HANDLES, "volumeGroupSnapshotRef": ref}
     work = group_pass(BY_HAND, None, deletes_unread=deletes_unread, **spec)
@@ -242,7 +242,7 @@ def test_a_given_group_that_nobody_has_goes_by_its_policy(uid, policy, deletes_u
 
 
 def test_a_dynamic_group_that_is_not_bound_stays():
-    """SNS-011: only a given one is its administrator's to delete."""
+    """SNS-011: Only a pre-provisioned content can be deleted by the administrator."""
     assert not groups.should_delete(group_pass(BY_HAND, None, volumeGroupSnapshotRef={"name": "g"}))
 
 
@@ -258,6 +258,6 @@ def test_a_dynamic_group_that_is_not_bound_stays():
     ],
 )
 def test_whose_group_it_is(changes, group_class, expected):
-    """SNS-003 for groups."""
+    """SNS-003 for groups: A group belongs to the driver that its content and its class name."""
     content = group_pass({}, None, **changes).item
     assert groups.is_ours(content, group_class, DRIVER) is expected

@@ -34,7 +34,7 @@ SECRET = {k.ANN_SNAPSHOT_SECRET_NAME: "creds", k.ANN_SNAPSHOT_SECRET_NAMESPACE: 
 
 
 def going(world: SnapshotWorld, *, annotations: dict | None = None, given: bool = False, **changes):
-    """A content under deletion that its snapshot's side wants gone."""
+    """Add a content under deletion, annotated for deletion by its snapshot's controller."""
     marks = {ANN_DELETED: "yes"} if annotations is None else annotations
     metadata = {"annotations": marks, **changes.pop("metadata", {})}
     add = world.add_given if given else world.add_content
@@ -43,7 +43,7 @@ def going(world: SnapshotWorld, *, annotations: dict | None = None, given: bool 
 
 
 def test_snt070_a_driver_that_cannot_list_is_believed():
-    """SNS-031."""
+    """SNS-031: Without a list, a pre-provisioned snapshot counts as ready."""
     world = SnapshotWorld()
     world.add_given()
     assert world.run_content().action.value == "done"
@@ -54,7 +54,7 @@ def test_snt070_a_driver_that_cannot_list_is_believed():
 
 
 def test_snt071_a_snapshot_that_is_not_listed():
-    """SNS-031; another snapshot's entry does not count (SND-026)."""
+    """SNS-031: The entry of another snapshot does not count (SND-026)."""
     world = SnapshotWorld("LIST_SNAPSHOTS")
     world.add_given()
     other = {"entries": [{"snapshot": {"snapshot_id": "other", "ready_to_use": True}}]}
@@ -69,12 +69,12 @@ def test_snt071_a_snapshot_that_is_not_listed():
 
 
 def answer_of(content):
-    """The scripted client fills ListSnapshots from JSON as any other answer."""
+    """Return a ListSnapshots answer that is built from JSON."""
     return json_format.ParseDict(content, csi.ListSnapshotsResponse())
 
 
 def test_snt072_the_list_secret_of_the_class():
-    """SNS-030, SNA-023."""
+    """SNS-030, SNA-023: ListSnapshots gets the list secret that the class names."""
     world = SnapshotWorld("LIST_SNAPSHOTS")
     prefix = "csi.storage.k8s.io/snapshotter-list-secret"
     world.add_class(
@@ -108,7 +108,7 @@ def test_snt072_the_list_secret_of_the_class():
     ],
 )
 def test_list_secrets_that_cannot_be_used(parameters, words):
-    """SNS-030: template and secret have the recorded words."""
+    """SNS-030: Errors of the template and of the secret have the recorded texts."""
     world = SnapshotWorld("LIST_SNAPSHOTS")
     prefix = "csi.storage.k8s.io/snapshotter-list-secret"
     world.add_class(parameters={f"{prefix}-{key}": value for key, value in parameters.items()})
@@ -118,7 +118,7 @@ def test_list_secrets_that_cannot_be_used(parameters, words):
 
 
 def test_get_snapshot_is_preferred():
-    """SND-035: NOT_FOUND there means that the snapshot is gone."""
+    """SND-035: NOT_FOUND from GetSnapshot means that the snapshot is gone."""
     world = SnapshotWorld("LIST_SNAPSHOTS", "GET_SNAPSHOT")
     world.add_given()
     found = {"snapshot": {"snapshot_id": "sx", "ready_to_use": True}}
@@ -130,7 +130,7 @@ def test_get_snapshot_is_preferred():
 
 
 def test_a_given_snapshot_that_is_not_ready_is_polled():
-    """SNS-012, SND-001."""
+    """SNS-012, SND-001: Polls have growing delays."""
     world = SnapshotWorld("GET_SNAPSHOT")
     world.add_given()
     world.client.respond({"GetSnapshot": [{"snapshot": {"snapshot_id": "sx"}}]})
@@ -139,7 +139,7 @@ def test_a_given_snapshot_that_is_not_ready_is_polled():
 
 
 def test_snt073_others_contents_are_ignored():
-    """SNS-003: other driver, class of another driver, no source at all."""
+    """SNS-003: The content has another driver, a class of another driver, or no source at all."""
     other = {"driver": "other.test"}
     assert not is_ours(content_body(spec=other), None, DRIVER)
     assert not is_ours(content_body(), other, DRIVER)
@@ -152,7 +152,7 @@ def test_snt073_others_contents_are_ignored():
 
 
 def test_snt074_deletion_in_order():
-    """SNS-040, SNQ-011 d: call, status cleared, finalizer last; DeleteSnapshot gets the secret."""
+    """SNS-040, SNQ-011 d: Call with the secret, clear the status, remove the finalizer last."""
     world = SnapshotWorld()
     world.api.add(
         paths.SECRETS, {"metadata": {"name": "creds", "namespace": "ns"}, "data": {"a": "Yg=="}}
@@ -166,7 +166,7 @@ def test_snt074_deletion_in_order():
 
 
 def test_snt075_retain_keeps_the_snapshot():
-    """SNS-010 row 2."""
+    """SNS-010 row 2: DeleteSnapshot is not called."""
     world = SnapshotWorld()
     going(world, spec={"deletionPolicy": "Retain"}, status=dict(STATUS))
     world.run_content()
@@ -175,7 +175,7 @@ def test_snt075_retain_keeps_the_snapshot():
 
 
 def test_snt076_a_refusal_is_told_with_its_cause():
-    """SNS-041, SND-013: retried for ever, also after INVALID_ARGUMENT."""
+    """SNS-041, SND-013: The deletion is retried forever, also after INVALID_ARGUMENT."""
     world = SnapshotWorld()
     going(world, status=dict(STATUS))
     answers = [
@@ -195,7 +195,7 @@ def test_snt076_a_refusal_is_told_with_its_cause():
 
 
 def test_snt077_a_status_that_is_not_cleared():
-    """SNS-042: DeleteSnapshot is repeated; drivers answer OK."""
+    """SNS-042: DeleteSnapshot is repeated, and drivers answer OK."""
     world = SnapshotWorld()
     going(world, status=dict(STATUS))
     world.api.fail("patch", f"{CONTENT}/status", ForbiddenError(403, "Forbidden", "no"))
@@ -207,7 +207,7 @@ def test_snt077_a_status_that_is_not_cleared():
 
 
 def test_what_it_wrote_asks_for_no_second_pass():
-    """COR-15: status and finalizer come back as events, while the pass runs and later."""
+    """COR-15: Its writes to status and finalizer cause events during the reconcile and later."""
     world = SnapshotWorld()
     finalizers = [k.FINALIZER_CONTENT, "of/another"]
     going(world, status=dict(STATUS), metadata={"finalizers": finalizers})
@@ -218,7 +218,7 @@ def test_what_it_wrote_asks_for_no_second_pass():
 
 
 def test_snt078_deleted_by_hand():
-    """SNS-011: the snapshot lives, so nothing is done until its side wants it."""
+    """SNS-011: The VolumeSnapshot exists, so the content waits for that snapshot's deletion."""
     world = SnapshotWorld()
     going(world, annotations={}, status=dict(STATUS))
     assert world.run_content().action.value == "done"
@@ -237,7 +237,7 @@ def test_snt078_deleted_by_hand():
     ids=["SNT-079 Delete", "SNT-079 Retain", "never looked at", "looked at, no handle"],
 )
 def test_unbound_contents_follow_their_policy(policy, status, expected):
-    """SNS-043: never seen, the handle of the source counts, whatever failed before (SND-021)."""
+    """SNS-043: If no handle was reported, the source's handle is deleted (SND-021)."""
     world = SnapshotWorld()
     unbound = {"volumeSnapshotRef": {"name": "s", "namespace": "ns"}, "deletionPolicy": policy}
     more = {} if status is None else {"status": dict(status)}
@@ -248,7 +248,7 @@ def test_unbound_contents_follow_their_policy(policy, status, expected):
 
 
 def test_the_handle_of_the_source_can_be_left_alone():
-    """SND-021: `--delete-unread-snapshots=false` does as the reference."""
+    """SND-021: `--delete-unread-snapshots=false` restores csi-snapshotter's behaviour."""
     world = SnapshotWorld(deletes_unread=False)
     unbound = {"volumeSnapshotRef": {"name": "s", "namespace": "ns"}}
     going(world, annotations={}, given=True, spec=unbound)
@@ -258,7 +258,7 @@ def test_the_handle_of_the_source_can_be_left_alone():
 
 
 def test_snt080_a_secret_that_is_gone_holds_nothing_up():
-    """SND-012; another error of the API server does."""
+    """SND-012: Another error of the API server does block the deletion."""
     world = SnapshotWorld()
     going(world, annotations={ANN_DELETED: "yes"} | SECRET, status=dict(STATUS))
     world.api.fail("get", "secrets/creds", ForbiddenError(403, "Forbidden", "no"))
@@ -271,7 +271,7 @@ def test_snt080_a_secret_that_is_gone_holds_nothing_up():
 
 
 def test_snt081_members_of_a_group_are_not_deleted_alone():
-    """SNS-010 row 1, SNG-003."""
+    """SNS-010 row 1, SNG-003: Only the group's call deletes a member."""
     world = SnapshotWorld()
     going(world, status=STATUS | {"volumeGroupSnapshotHandle": "gh"})
     world.run_content()
@@ -280,7 +280,7 @@ def test_snt081_members_of_a_group_are_not_deleted_alone():
 
 
 def test_snt082_members_of_a_group_are_not_created_alone():
-    """SNS-010 rows 3 and 7."""
+    """SNS-010 rows 3 and 7: Only the group's call creates a member."""
     world = SnapshotWorld()
     world.add_content(metadata={"annotations": {k.ANN_GROUP_HANDLE: "gh"}})
     assert world.run_content().action.value == "wait"
@@ -288,7 +288,7 @@ def test_snt082_members_of_a_group_are_not_created_alone():
 
 
 def test_snt083_drivers_without_snapshots_are_not_served():
-    """SNS-110: other controllers of the process go on."""
+    """SNS-110: The process's other controllers still run."""
     world = SnapshotWorld()
     assert CONTROLLER.serves(world.driver)
     world.driver.supports = lambda name: name != "CREATE_DELETE_SNAPSHOT"
@@ -302,7 +302,7 @@ def test_snt083_drivers_without_snapshots_are_not_served():
     [{"snapshot-name-prefix": ""}, {"groupsnapshot-name-prefix": ""}],
 )
 def test_empty_prefixes_end_the_start(values):
-    """SNS-110."""
+    """SNS-110: An empty name prefix is a configuration error with exit code 1."""
     with pytest.raises(ConfigError, match="name prefix cannot be of length 0") as caught:
         read_settings(values)
     assert caught.value.exit_code == 1
@@ -310,13 +310,13 @@ def test_empty_prefixes_end_the_start(values):
 
 @pytest.mark.parametrize("length", [0, 33, 40, -2])
 def test_lengths_that_give_no_name_end_the_start(length):
-    """SND-025."""
+    """SND-025: A UID length that allows no name is a configuration error."""
     with pytest.raises(ConfigError, match="uuid-length"):
         read_settings({"snapshot-name-uuid-length": length})
 
 
 def test_names():
-    """SNA-007."""
+    """SNA-007: A name has the prefix and the UID, cut to the configured length."""
     settings = read_settings({"snapshot-name-prefix": "backup", "snapshot-name-uuid-length": 8})
     assert settings.snapshot_name.name("0f1e2d3c-4b5a-4968") == "backup-0f1e2d3c"
     assert settings.group_name.name("a-b") == "groupsnapshot-a-b"
@@ -338,7 +338,7 @@ def test_names():
     ],
 )
 def test_should_delete(metadata, given, expected):
-    """SNS-011; presence of an annotation counts, not its value (SNA-006)."""
+    """SNS-011: An annotation counts if it is present, whatever its value is (SNA-006)."""
     unbound = {"volumeSnapshotRef": {"name": "s", "namespace": "ns"}}
     body = given_body(metadata=metadata, spec=unbound) if given else content_body(metadata=metadata)
     assert should_delete(body) is expected
@@ -362,12 +362,12 @@ def test_should_delete(metadata, given, expected):
     ],
 )
 def test_the_state_table(changes, expected):
-    """SNS-010; an error without a message is fine (SND-017)."""
+    """SNS-010: An error without a message changes nothing (SND-017)."""
     assert decide(content_body(**changes)) is expected
 
 
 def test_a_ready_content_loses_a_forgotten_announcement():
-    """SNS-010 row 4."""
+    """SNS-010 row 4: The annotation that announces a call is removed."""
     world = SnapshotWorld()
     world.add_content(metadata={"annotations": {ANN_CREATED: "yes"}}, status=dict(STATUS))
     world.run_content()
@@ -375,7 +375,7 @@ def test_a_ready_content_loses_a_forgotten_announcement():
 
 
 def test_what_a_last_call_found_cannot_be_deleted():
-    """Its content says why it stays, and the call is made again."""
+    """The content's status states the cause, and the call is repeated."""
     world = SnapshotWorld()
     world.add_content(spec={"deletionPolicy": "Retain"})
     no = {"code": "INTERNAL", "message": "no"}
@@ -398,7 +398,7 @@ def test_what_a_last_call_found_cannot_be_deleted():
 
 
 def test_no_deletion_while_a_volume_is_made_from_it():
-    """SNQ-003: a restore holds the content, another content the snapshot."""
+    """SNQ-003: A restore locks the content, and another content locks the snapshot."""
     for name in (f"snapshot-content:{CONTENT}", f"{DRIVER}#snapshot#sh"):
         world = SnapshotWorld()
         going(world, status=dict(STATUS))
@@ -411,7 +411,7 @@ def test_no_deletion_while_a_volume_is_made_from_it():
 
 @pytest.mark.parametrize("label", ["n1", "n2", None])
 def test_a_content_that_another_node_got_is_left_to_it(label):
-    """SNS-001: its key may wait here still when the label changes."""
+    """SNS-001: The key may still be in this node's queue when the label changes."""
     world = SnapshotWorld()
     world.driver.settings.node = NodeSettings(enabled=True, node_name="n1")
     labels = {} if label is None else {k.LABEL_SNAPSHOT_NODE: label}
@@ -421,7 +421,7 @@ def test_a_content_that_another_node_got_is_left_to_it(label):
 
 
 def test_what_this_node_began_is_ended_here_although_another_got_the_content():
-    """SNS-001, SNQ-005: nobody else knows of the snapshot that the call may have made."""
+    """SNS-001, SNQ-005: No other node knows of the snapshot that the call may have made."""
     world = SnapshotWorld()
     world.driver.settings.node = NodeSettings(enabled=True, node_name="n1")
     world.add_class()
@@ -439,7 +439,7 @@ def test_what_this_node_began_is_ended_here_although_another_got_the_content():
 
 
 def test_snt084_node_mode():
-    """SNS-100: without a Lease, and never without the node's name."""
+    """SNS-100: Node deployment excludes a Lease, and requires the node's name."""
     values = {"node-deployment": True, "leader-election": True}
     with pytest.raises(ConfigError) as caught:
         read_settings(values)

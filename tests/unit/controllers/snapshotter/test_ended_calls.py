@@ -1,4 +1,4 @@
-"""Whatever keeps a call from its end leaves a copy, not only a driver's answer (M-010)."""
+"""Whatever interrupts a call leaves an intent copy, not only a driver's error (M-010)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_group_whose_driver_went_away_leaves_a_copy():
 
 
 def test_a_pass_that_the_api_server_refuses_copies_what_a_dead_worker_left():
-    """Here a right that is gone keeps it from its end."""
+    """A missing permission stops the reconcile before the driver is called."""
     life = Life([])
     assert not life.live(dies_before=3)
     life.storage.snapshots = {"snapshot-u1": "id-1"}
@@ -44,7 +44,7 @@ def test_a_pass_that_the_api_server_refuses_copies_what_a_dead_worker_left():
 
 
 def test_a_question_for_an_orphan_that_is_not_answered_leaves_a_copy():
-    """The same for an object removed by force: the mark alone knows of it."""
+    """The object was removed by force, so only the key's state shows the call."""
     life = Life([TIMEOUT])
     assert not life.live(dies_before=2)
     life.somebody_forces()
@@ -56,7 +56,7 @@ def test_a_question_for_an_orphan_that_is_not_answered_leaves_a_copy():
 
 
 def test_an_orphan_that_could_not_be_deleted_has_a_copy():
-    """Found, and its DeleteSnapshot failed: only Redis knows of it (orphans.discard)."""
+    """Its DeleteSnapshot failed, so only Redis knows the handle (orphans.discard)."""
     life = Life([])
     assert not life.live(dies_before=2)
     life.somebody_forces()

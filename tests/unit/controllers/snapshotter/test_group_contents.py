@@ -1,4 +1,4 @@
-"""The sidecar's half of a group snapshot: what is not as for single ones (SNG-003, SNG-004)."""
+"""The sidecar's half of group snapshots, where it differs from single ones (SNG-003, SNG-004)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECRET = "csi.storage.k8s.io/group-snapshotter-get-secret"
 
 
 def group_world(source: dict[str, Any], **changes: Any) -> SnapshotWorld:
-    """A bound group content; `status` may be given."""
+    """Return a world with a bound group content; `changes` may have its status."""
     world = SnapshotWorld()
     spec = {
         "driver": DRIVER,
@@ -44,7 +44,7 @@ def run(world: SnapshotWorld) -> Any:
 
 
 def test_a_given_group_that_is_not_ready_is_polled():
-    """SND-001: at growing times; once it is ready nothing of that is remembered."""
+    """SND-001: Polls have growing delays; once the group is ready no state is left."""
     world = group_world(GIVEN)
     answer = {"group_snapshot_id": "gh"}
     world.client.respond({"GetVolumeGroupSnapshot": [{"group_snapshot": answer}]})
@@ -57,7 +57,7 @@ def test_a_given_group_that_is_not_ready_is_polled():
 
 
 def test_a_secret_for_a_given_group_that_does_not_exist():
-    """SNG-003: the user is told which; the driver is not asked without it."""
+    """SNG-003: The error names the secret, and the driver is not called without it."""
     world = group_world(GIVEN, spec={"volumeGroupSnapshotClassName": "c"})
     parameters = {f"{SECRET}-name": "none", f"{SECRET}-namespace": "ns"}
     body = {"metadata": {"name": "c"}, "driver": DRIVER, "deletionPolicy": "Delete"}
@@ -72,7 +72,7 @@ def test_a_secret_for_a_given_group_that_does_not_exist():
 
 
 def test_a_group_content_deleted_by_hand_keeps_its_snapshots():
-    """SNS-011: its group lives, so nothing is done until that side wants it."""
+    """SNS-011: The group exists, so nothing happens until its controller deletes the content."""
     status = {
         "volumeGroupSnapshotHandle": "gh",
         "readyToUse": True,
@@ -100,7 +100,7 @@ NO, NO_ANSWER = {"code": "INTERNAL", "message": "no"}, {"code": "UNAVAILABLE", "
 
 
 def dynamic_world(*answers: Any, policy: str = "Delete") -> SnapshotWorld:
-    """A group content with a class, and the driver's answers to its calls."""
+    """Return a world with a group content, its class and the driver's answers."""
     spec = {"volumeGroupSnapshotClassName": "c", "deletionPolicy": policy}
     world = group_world({"volumeHandles": ["a"]}, spec=spec)
     body = {"metadata": {"name": "c"}, "driver": DRIVER, "deletionPolicy": policy}
@@ -125,7 +125,7 @@ def dynamic_world(*answers: Any, policy: str = "Delete") -> SnapshotWorld:
     ],
 )
 def test_members_are_listed_as_the_driver_tells_them(told, written):
-    """SNG-001, SNG-002: the members' own contents get this."""
+    """SNG-001, SNG-002: The members' own contents are built from this list."""
     (member,) = MADE["group_snapshot"]["snapshots"]
     world = dynamic_world(
         {"group_snapshot": {"group_snapshot_id": "gh", "snapshots": [member | told]}}
@@ -144,7 +144,7 @@ def drop(world: SnapshotWorld) -> None:
 def test_a_group_deleted_by_hand_is_asked_for_again_if_a_call_may_be_open(
     is_announced, is_recorded
 ):
-    """SND-034: whether our record or the object says so; else the driver is not asked."""
+    """SND-034: The intent or the announcement shows an open call; otherwise no call is made."""
     world = dynamic_world(NO_ANSWER, MADE)
     run(world)
     if not is_announced:
@@ -160,7 +160,7 @@ def test_a_group_deleted_by_hand_is_asked_for_again_if_a_call_may_be_open(
 
 @pytest.mark.parametrize("is_reported", [True, False])
 def test_only_a_group_that_was_not_reported_goes_with_a_content_removed_by_force(is_reported):
-    """While the driver works."""
+    """The content is removed by force while the driver works."""
     ready = {"group_snapshot": MADE["group_snapshot"] | {"ready_to_use": True}}
     world = dynamic_world(*[MADE] * is_reported, ready)
     if is_reported:
@@ -180,7 +180,7 @@ def user_deletes(world: SnapshotWorld) -> None:
 
 
 def test_no_last_call_for_a_group_that_another_program_reported():
-    """The Go sidecar had its turn between our failed call and the deletion."""
+    """The Go sidecar was active between the failed call and the deletion."""
     world = dynamic_world(NO, MADE, policy="Retain")
     run(world)
     status = {"status": {"volumeGroupSnapshotHandle": "gh"}}
@@ -197,7 +197,7 @@ def test_no_last_call_for_a_group_that_another_program_reported():
     ("answers", "is_there"), [([MADE], True), ([NO], False), ([NO_ANSWER, MADE], True)]
 )
 def test_a_last_call_before_a_group_content_goes(answers, is_there, policy):
-    """As for a single one: nobody was told of what it finds, so that it is deleted."""
+    """As with a single snapshot, the group was never reported, so it is deleted."""
     world = dynamic_world(NO, *answers, policy=policy)
     run(world)
     user_deletes(world)

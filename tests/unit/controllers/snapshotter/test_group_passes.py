@@ -1,4 +1,4 @@
-"""Passes over a group content, effect by effect, and what its status tells (SNG-002 to SNG-004)."""
+"""Reconciles of a group content, step by step, and its status (SNG-002 to SNG-004)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def get_class(world: SnapshotWorld, **parameters: str) -> None:
 
 
 def test_each_effect_of_a_group_is_announced():
-    """SNQ-011, SNQ-007: in this order, from its creation to its end."""
+    """SNQ-011, SNQ-007: The steps have this order, from creation to deletion."""
     world = dynamic_world(ready())
     assert run(world).reason == "ready"
     assert world.steps.reached == [
@@ -64,7 +64,7 @@ def test_each_effect_of_a_group_is_announced():
 
 
 def test_a_groups_status_that_is_not_cleared_is_reported():
-    """SNS-042, as for a single snapshot."""
+    """SNS-042: As with a single snapshot, an event reports the failed write."""
     world = dynamic_world(ready())
     run(world)
     user_deletes(world)
@@ -80,7 +80,7 @@ def test_a_groups_status_that_is_not_cleared_is_reported():
 
 @pytest.mark.parametrize("effect", ["create-snapshot", "delete-snapshot"])
 def test_no_call_for_a_group_without_the_lease(effect):
-    """SNQ-007."""
+    """SNQ-007: A worker that has lost its lease makes no call."""
     world = dynamic_world(ready())
     if effect == "delete-snapshot":
         run(world)
@@ -98,7 +98,7 @@ def test_no_call_for_a_group_without_the_lease(effect):
 
 
 def test_a_group_that_is_not_ready_keeps_what_was_told_first():
-    """SNS-025: handle, time and members; each look writes only what is new."""
+    """SNS-025: Handle, time and members stay; each poll writes only new facts."""
     first = {"creation_time": "2026-01-02T03:04:05.000000006Z"}
     later = {
         "creation_time": "2026-05-05T00:00:00Z",
@@ -117,7 +117,7 @@ def test_a_group_that_is_not_ready_keeps_what_was_told_first():
 
 
 def test_the_error_of_a_group_goes_with_the_next_success():
-    """SND-014; an earlier answer stays known while it fails."""
+    """SND-014: An earlier answer stays in the status while a call fails."""
     world = dynamic_world(MADE, refused("INTERNAL", "upload failed"), MADE, ready())
     run(world)
     assert run(world).action.value == "retry"
@@ -130,7 +130,7 @@ def test_the_error_of_a_group_goes_with_the_next_success():
 
 
 def test_a_group_without_members_lists_none():
-    """Of a given one they are the administrator's, whatever the driver says."""
+    """A pre-provisioned group's members are the administrator's, whatever the driver answers."""
     world = dynamic_world({"group_snapshot": {"group_snapshot_id": "gh", "ready_to_use": True}})
     run(world)
     assert "volumeSnapshotInfoList" not in content(world)["status"]
@@ -144,7 +144,7 @@ def test_a_group_without_members_lists_none():
 
 
 def test_a_ready_group_loses_a_forgotten_announcement():
-    """SNS-010 row 4."""
+    """SNS-010 row 4: The annotation that announces a call is removed."""
     world = group_world({"volumeHandles": ["a"]}, status=READY)
     note = {"metadata": {"annotations": {k.ANN_GROUP_BEING_CREATED: "yes"}}}
     world.api.change(paths.GROUP_SNAPSHOT_CONTENTS, "gc", note)
@@ -153,7 +153,7 @@ def test_a_ready_group_loses_a_forgotten_announcement():
 
 
 def test_the_names_of_a_group_in_its_parameters():
-    """SNA-022."""
+    """SNA-022: With --extra-create-metadata, the parameters name the group's objects."""
     body = {"metadata": {"name": "gc"}}
     body["spec"] = {"volumeGroupSnapshotRef": {"name": "g", "namespace": "ns"}}
     given = {"tier": "cold", f"{SECRET}-name": "x"}
@@ -176,13 +176,13 @@ def test_the_names_of_a_group_in_its_parameters():
     ],
 )
 def test_when_it_was_cut(stamp, expected):
-    """SND-005: in nanoseconds; no time, or 1970 itself, is now."""
+    """SND-005: The time has nanoseconds; without a time, or with 1970 itself, it is now."""
     assert request.created_nanoseconds(csi.Snapshot(creation_time=stamp), 7.0) == expected
 
 
 @pytest.mark.parametrize("seconds", [1_700_000_000_000, 2**62])
 def test_a_time_that_is_no_date_is_now(seconds):
-    """SND-005: a driver that tells milliseconds for seconds; the group exists all the same."""
+    """SND-005: A driver may send milliseconds as seconds; the group exists anyway."""
     answer = csi.CreateVolumeGroupSnapshotResponse(**ready(creation_time={"seconds": seconds}))
     world = dynamic_world(lambda _request: answer)
     assert run(world).reason == "ready"
@@ -191,7 +191,7 @@ def test_a_time_that_is_no_date_is_now(seconds):
     assert status["creationTime"].startswith("20")
 
 
-# Given ones.
+# Pre-provisioned groups.
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_a_time_that_is_no_date_is_now(seconds):
     [("NOT_FOUND", "code = NotFound desc = no"), ("UNAVAILABLE", "code = Unavailable desc = no")],
 )
 def test_a_given_group_that_the_driver_does_not_tell(code, words):
-    """SNG-003: the user sees the driver's words."""
+    """SNG-003: The status has the driver's error text."""
     world = group_world(GIVEN)
     world.client.respond({"GetVolumeGroupSnapshot": [refused(code)]})
     assert run(world).action.value == "retry"
@@ -209,7 +209,7 @@ def test_a_given_group_that_the_driver_does_not_tell(code, words):
 
 
 def test_a_given_group_that_names_no_members():
-    """SNG-003: the driver is not asked for a group without snapshots."""
+    """SNG-003: The driver is not called for a group without snapshots."""
     world = group_world({"groupSnapshotHandles": {"volumeGroupSnapshotHandle": "gh"}})
     assert run(world).action.value == "retry"
     assert error_of(content(world)) == (
@@ -219,7 +219,7 @@ def test_a_given_group_that_names_no_members():
 
 
 def test_a_group_with_both_sources_is_made_first():
-    """SNS-010 row 3: as for single contents, the handles count once there is a status."""
+    """SNS-010 row 3: As with single contents, the handles count only once there is a status."""
     spec = {"volumeGroupSnapshotClassName": "c"}
     world = group_world(GIVEN | {"volumeHandles": ["a"]}, spec=spec)
     get_class(world)
@@ -230,7 +230,7 @@ def test_a_group_with_both_sources_is_made_first():
 
 
 def test_a_given_group_whose_class_does_not_exist():
-    """SNG-003: its secret cannot be known."""
+    """SNG-003: Without the class its secret is unknown."""
     world = group_world(GIVEN, spec={"volumeGroupSnapshotClassName": "none"})
     assert run(world).action.value == "retry"
     assert error_of(content(world)) == (
@@ -249,7 +249,7 @@ def test_a_given_group_whose_class_does_not_exist():
     ],
 )
 def test_the_secret_of_a_given_group(parameters, words):
-    """SNG-003, SNA-023: none, or the class' own; half of one is an error."""
+    """SNG-003, SNA-023: The class names no secret or a whole one; half of a name is an error."""
     world = group_world(GIVEN, spec={"volumeGroupSnapshotClassName": "c"})
     get_class(world, **parameters)
     metadata = {"name": "s", "namespace": "ns"}
@@ -264,7 +264,7 @@ def test_the_secret_of_a_given_group(parameters, words):
 
 @pytest.mark.parametrize("going", [False, True])
 def test_another_content_of_the_same_group_is_waited_for(going):
-    """SNQ-003: one call about a group of the storage at a time."""
+    """SNQ-003: Only one call per group in the storage runs at a time."""
     world = group_world(GIVEN)
     if going:
         user_deletes(world)
@@ -274,11 +274,11 @@ def test_another_content_of_the_same_group_is_waited_for(going):
     assert world.client.methods == []
 
 
-# The end.
+# Deletion.
 
 
 def test_a_given_group_goes_with_the_members_it_names():
-    """SNG-004, SND-021: nobody listed others."""
+    """SNG-004, SND-021: The status lists no other members."""
     world = group_world(GIVEN)
     user_deletes(world)
     assert run(world).reason == "released"
@@ -288,7 +288,7 @@ def test_a_given_group_goes_with_the_members_it_names():
 
 
 def test_a_group_whose_members_nobody_knows_can_be_deleted():
-    """BUG-2: the driver is asked; whether the members are needed is its to say."""
+    """BUG-2: The driver is called, and reports itself whether it needs the members."""
     world = group_world({"volumeHandles": ["a"]}, status=READY)
     world.client.respond({"DeleteVolumeGroupSnapshot": [refused("INVALID_ARGUMENT"), {}]})
     user_deletes(world)
@@ -299,7 +299,7 @@ def test_a_group_whose_members_nobody_knows_can_be_deleted():
 
 
 def test_a_group_content_that_others_hold_says_no_longer_that_it_is_there():
-    """SNS-040: status cleared, our finalizer gone."""
+    """SNS-040: The status is cleared and csi-fleet's finalizer is removed."""
     world = dynamic_world(ready())
     run(world)
     held = {"metadata": {"finalizers": [k.FINALIZER_GROUP_CONTENT, "example.org/other"]}}
@@ -311,7 +311,7 @@ def test_a_group_content_that_others_hold_says_no_longer_that_it_is_there():
 
 
 def test_a_group_that_cannot_be_deleted_is_told():
-    """SNS-041, SND-013; its credentials that cannot be read too (SND-012)."""
+    """SNS-041, SND-013: An event reports it, also if the credentials cannot be read (SND-012)."""
     world = dynamic_world(ready())
     run(world)
     user_deletes(world)
@@ -328,7 +328,7 @@ def test_a_group_that_cannot_be_deleted_is_told():
 
 
 def test_a_group_of_another_driver_is_left_alone():
-    """SNS-003."""
+    """SNS-003: The class names another driver."""
     world = group_world({"volumeHandles": ["a"]}, spec={"volumeGroupSnapshotClassName": "c"})
     body = {"metadata": {"name": "c"}, "driver": "other.test"}
     world.api.add(paths.GROUP_SNAPSHOT_CLASSES, body)

@@ -1,4 +1,4 @@
-"""A group of many volumes has a record that fits; one of too many is told so."""
+"""The state of a group of many volumes fits; a group of too many volumes gets an error."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from workers.kube import paths
 from workers.queue.marks import LONGEST_MARK
 from workers.queue.records import encode
 
-# As disk.csi.azure.com names them: 166 characters.
+# Names as of disk.csi.azure.com: 166 characters.
 AZURE = (
     "/subscriptions/00000000-0000-0000-0000-000000000000/resourceGroups/mc_production_westeurope"
     "/providers/Microsoft.Compute/disks/pvc-00000000-0000-0000-0000-{:012d}"
 )
-# As rbd.csi.ceph.com names them: 79 characters.
+# Names as of rbd.csi.ceph.com: 79 characters.
 CEPH = (
     "0001-0024-00000000-0000-0000-0000-000000000000-000000000000000a"
     "-00000000-0000-0000-0000-{:012d}"
@@ -45,7 +45,7 @@ def new_world(handle, volumes):
     real = world.queue.mark
 
     def mark(lease, record):
-        """With the bound of production (workers.queue.marks)."""
+        """Apply production's limit (workers.queue.marks)."""
         if (size := len(encode(record))) > LONGEST_MARK:
             raise RecordTooLarge(f"{size // 1024} KiB, and may have {LONGEST_MARK // 1024} KiB")
         real(lease, record)

@@ -1,4 +1,4 @@
-"""Nothing of an attempt stays behind, and none is believed that nobody can read."""
+"""An attempt leaves nothing behind, and an unreadable intent copy is ignored."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_watcher_passes_a_copy_by_that_nobody_can_read():
     assert [one.text for one in found] == [CONTENT_KEY.text]
 
 
-# What says that a copy is stale is in the mark.
+# The key's state shows that a copy is stale.
 @pytest.mark.parametrize("ends", ["in order", "by force"])
 def test_a_copy_that_could_not_be_removed_takes_no_reported_snapshot(ends):
     life = Life([("after", TIMEOUT)])  # policy Delete
@@ -74,10 +74,10 @@ def test_a_copy_that_could_not_be_removed_takes_no_reported_snapshot(ends):
         raise ServerError(500, "InternalError", "not now")
 
     kube.delete_config_map = refused
-    life.world.run_content()  # ready; the copy stays and the mark says so
+    life.world.run_content()  # the snapshot is ready; the copy stays, and the key's state shows it
     assert life.world.content()["status"]["readyToUse"] is True
     assert life.world.queue.marks[CONTENT_KEY.text].get("stale")
-    if ends == "in order":  # the user keeps it
+    if ends == "in order":  # the user keeps the snapshot
         policy = {"spec": {"deletionPolicy": "Retain"}}
         life.world.api.change(paths.SNAPSHOT_CONTENTS, CONTENT, policy)
         life.user_deletes()
@@ -86,21 +86,21 @@ def test_a_copy_that_could_not_be_removed_takes_no_reported_snapshot(ends):
         life.somebody_forces()
     assert life.world.content() is None
     kube.delete_config_map = real
-    life.live()  # the watcher's round gives the copy's key
+    life.live()  # the watcher adds the key of the copy
     assert life.storage.snapshots, "the snapshot was its user's"
 
 
-# A mark that nobody removes, a call that nobody waits for.
+# Key state that is never removed, and calls that are not awaited.
 def test_an_overtaken_call_of_an_object_that_is_gone_leaves_no_mark():
     life = Life([])
     dies_in_its_call(life)
-    life.world.run_content()  # ready, and {"overtaken"} stays
-    life.somebody_forces()  # seen by a relist: a key, no Forget
+    life.world.run_content()  # the snapshot is ready, and {"overtaken"} stays
+    life.somebody_forces()  # found by a relist: a key is added, no Forget
     outcome = life.world.run_content()
     assert outcome.action.value == "wait" or life.world.queue.marks == {}
 
 
-# The connection breaks; the driver goes on (workers.drivers.pace: "the call may have arrived").
+# The connection breaks; the driver continues (workers.drivers.pace: "the call may have arrived").
 @pytest.mark.parametrize("end", [CUT_OFF, DriverAway("gone")], ids=["broken", "away"])
 def test_a_call_whose_connection_broke_is_waited_for(end):
     life = Life([])
@@ -108,16 +108,16 @@ def test_a_call_whose_connection_broke_is_waited_for(end):
     with suppress(DriverAway):
         life.world.run_content()
     request = life.world.client.requests("CreateSnapshot")[0]
-    life.world.run_content()  # cut
+    life.world.run_content()  # the snapshot is created
     life.user_deletes()
     quick(life)
-    life.storage.create(request)  # the driver ends the first one, within its deadline
+    life.storage.create(request)  # the driver finishes the first call within its deadline
     life.live()
     assert life.world.content() is None
     assert life.storage.snapshots == {}, "nobody knows of it"
 
 
-# Worker and Redis go together (`csi-fleet run`), the driver goes on.
+# The worker and Redis fail together (`csi-fleet run`), and the driver continues.
 @pytest.mark.parametrize("is_slow", [False, True], ids=["no copy", "copied"])
 def test_a_dead_call_is_waited_for_although_redis_was_lost(is_slow):
     life = Life([])
@@ -135,7 +135,7 @@ def test_a_dead_call_is_waited_for_although_redis_was_lost(is_slow):
         life.world.run_content()
     client.call = call  # type: ignore[method-assign]
     life.redis_is_lost()
-    life.world.run_content()  # its successor cuts it
+    life.world.run_content()  # the next worker creates the snapshot
     life.user_deletes()
     quick(life)
     life.storage.create(out[0])
@@ -144,7 +144,7 @@ def test_a_dead_call_is_waited_for_although_redis_was_lost(is_slow):
     assert life.storage.snapshots == {}, "nobody knows of it"
 
 
-# A Go sidecar cut and reported it while our dead worker's call runs.
+# A Go sidecar created and reported the snapshot while the dead worker's call runs.
 def test_a_dead_call_is_waited_for_although_another_sidecar_reported():
     life = Life([])
     ends = dies_in_its_call(life)

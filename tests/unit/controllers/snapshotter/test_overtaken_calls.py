@@ -1,7 +1,7 @@
-"""A CreateSnapshot of a dead worker may end after the snapshot that its successor cut is deleted.
+"""A dead worker's CreateSnapshot may end after its successor's snapshot was deleted.
 
-At a driver that serves two calls of one name side by side it makes the snapshot once more, so the
-deletion waits until that call's deadline, as a volume's does.
+A driver that runs two calls of one name in parallel then makes the snapshot again. So the deletion
+waits for that call's deadline, as a volume's deletion does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from tests.unit.controllers.snapshotter.test_crash_points import Life
 
 
 def dies_in_its_call(life: Life) -> Any:
-    """The process dies while the driver works; returns what lets the driver end that call."""
+    """Let the process die during the call.
+
+    Return a function that lets the driver finish the call.
+    """
     out: list[Any] = []
     client, call = life.world.client, life.world.client.call
 
@@ -32,15 +35,15 @@ def dies_in_its_call(life: Life) -> Any:
 
 
 def quick(life: Life) -> None:
-    """What comes at once, or within the few seconds of a back-off."""
+    """Reconcile as long as the next reconcile is due within a second."""
     for _ in range(10):
         outcome = life.world.run_content()
         if outcome.action.value == "wait" and outcome.delay_seconds > 1:
-            return  # held back until the dead worker's call is over
+            return  # delayed until the dead worker's call is over
 
 
 def leaves_nothing(life: Life, ends: Any) -> None:
-    """The dead call ends within its deadline; nothing is left at the driver."""
+    """Let the dead worker's call end within its deadline, and check that no snapshot is left."""
     ends()
     quick(life)
     life.live()
@@ -56,7 +59,7 @@ def test_a_call_that_was_overtaken_makes_no_snapshot_after_its_deletion(is_force
         life.somebody_forces()
         quick(life)
     else:
-        life.world.run_content()  # its successor cuts it
+        life.world.run_content()  # the next worker creates the snapshot
         life.user_deletes()
         quick(life)
     leaves_nothing(life, ends)

@@ -1,7 +1,7 @@
-"""The policy changes just before the finalizer goes: on a conflict it is decided again (SNQ-006).
+"""The policy changes just before the finalizer is removed: the conflict leads to a new decision.
 
-And the event of that change must not pass for one of our own writes (COR-15): it is older than the
-version that the pass tells the queue of, and would lead to nothing.
+SNQ-006. The event of that change must not be mistaken for the event of an own write (COR-15): its
+version is older than the one that the reconcile reports to the queue, so it would be dropped.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def test_a_policy_that_becomes_delete_before_the_finalizer_goes(others):
 
     world.api.before("patch", CONTENT, user_changes)
     outcome = world.run_content()
-    for _ in range(5):  # as the queue: the event of the change comes after the pass
+    for _ in range(5):  # as in the queue, the event of the change comes after the reconcile
         is_told = outcome.action.value != "done" or int(outcome.known or 0) < versions[0]
         if not is_told:
             break

@@ -1,4 +1,4 @@
-"""What both halves promise to each other and to the engine, whatever a pass is about."""
+"""The protocol between the two halves and with the engine, whatever a reconcile is about."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ STATUS = {"status": {"snapshotHandle": "sh", "readyToUse": True}}
 
 
 def test_the_api_that_is_spoken():
-    """SNA-001: v1 only, status apart; SNQ-002: keys by name, the snapshot's without a driver."""
+    """SNA-001: Only v1 is used, with a status subresource.
+
+    SNQ-002: Keys have the object's name; a snapshot's key has no driver.
+    """
     assert {paths.SNAPSHOTS.api_version, paths.SNAPSHOT_CONTENTS.api_version} == {
         "snapshot.storage.k8s.io/v1"
     }
@@ -45,7 +48,7 @@ def test_the_api_that_is_spoken():
 
 
 def test_the_fields_that_are_read():
-    """SNA-002, SNA-003: as the API server writes them."""
+    """SNA-002, SNA-003: The fields are decoded as the API server writes them."""
     text = b"""{"metadata": {"name": "s"}, "spec": {"source": {"volumeSnapshotContentName": "c"}},
         "status": {"boundVolumeSnapshotContentName": "c", "readyToUse": true, "restoreSize": "1Gi",
                    "creationTime": "2026-01-01T00:00:00Z", "volumeGroupSnapshotName": "g",
@@ -63,7 +66,7 @@ def test_the_fields_that_are_read():
 
 
 def test_work_queues_have_the_names_of_the_reference():
-    """SNS-090, SNC-090: for its metrics."""
+    """SNS-090, SNC-090: The names appear in the work queue metrics."""
     assert [kind.work_queue for kind in SNAPSHOTTER.kinds] == [
         "csi-snapshotter-content",
         "csi-snapshotter-groupsnapshotcontent",
@@ -73,19 +76,19 @@ def test_work_queues_have_the_names_of_the_reference():
         "snapshot-controller-content",
         "snapshot-controller-group-snapshot",
         "snapshot-controller-group-content",
-        "snapshot-controller-claim",  # of ours: the reference has no such pass (SNQ-013)
+        "snapshot-controller-claim",  # csi-fleet's own: upstream has no such queue (SNQ-013)
     ]
 
 
 def test_the_back_off_is_the_flags():
-    """SNA-008: per key, from --retry-interval-start to --retry-interval-max, never given up."""
+    """SNA-008: Each key backs off from --retry-interval-start to --retry-interval-max, forever."""
     world = SnapshotWorld(retry_interval_start_seconds=2.0, retry_interval_max_seconds=7.0)
-    world.add_snapshot()  # its claim is not there
+    world.add_snapshot()  # its claim doesn't exist
     outcomes = [world.run_snapshot()]
     world.add_content()
     world.client.respond({"CreateSnapshot": [CsiError(errors.INTERNAL, "no")]})
     for outcome in [*outcomes, world.run_content()]:
-        assert outcome == retry(outcome.reason)  # with the intervals of the frame, then
+        assert outcome == retry(outcome.reason)  # the engine then applies its intervals
     for controller, driver in ((SNAPSHOT_CONTROLLER, None), (SNAPSHOTTER_CONTROLLER, world.driver)):
         kind = controller.spec.kinds[0]
         framed = Pass(world.context, controller, kind, driver, CONTENT_KEY, 0.0)
@@ -93,7 +96,7 @@ def test_the_back_off_is_the_flags():
 
 
 def test_a_failed_attempt_counts_though_the_content_is_to_go():
-    """SNA-008, SND-006: at once follows only what would not come back by itself."""
+    """SNA-008, SND-006: Only a reconcile that nothing else would cause follows at once."""
     world = SnapshotWorld()
     world.add_content()
 
@@ -110,7 +113,7 @@ def test_a_failed_attempt_counts_though_the_content_is_to_go():
 
 
 def test_each_error_is_there_for_explain():
-    """SNS-026: an event is written once, but each attempt leaves its note."""
+    """SNS-026: The event is emitted once, but each attempt is added to the history."""
     world = SnapshotWorld()
     world.add_content()
     world.client.respond({"CreateSnapshot": [CsiError(errors.UNAVAILABLE, "rebooting")]})
@@ -122,7 +125,7 @@ def test_each_error_is_there_for_explain():
 
 
 def test_a_resync_names_whatever_is_undecided():
-    """SNA-010; what is ready has nothing to do."""
+    """SNA-010: A ready snapshot needs no work."""
     rules = SnapshotterRules()
     rules.set_drivers([{"name": "snap.test", "queue_name": "snap.test"}])
     bodies = [content_body(), content_body(metadata={"name": "done", "uid": "d"}, **STATUS)]
@@ -133,7 +136,7 @@ def test_a_resync_names_whatever_is_undecided():
 
 
 def test_a_conflict_is_read_and_decided_again():
-    """SNQ-006, SNA-011: no event, no back-off step; what the other wrote stays."""
+    """SNQ-006, SNA-011: It causes no event or back-off, and the other program's change stays."""
     world = SnapshotWorld()
     world.add_content()
     world.client.respond({"CreateSnapshot": [CUT]})
@@ -152,7 +155,7 @@ def test_a_conflict_is_read_and_decided_again():
 
 
 def test_conflicts_without_end_are_no_error_of_the_object():
-    """SNQ-006: a few writes a pass."""
+    """SNQ-006: A reconcile tries each write only a few times."""
     world = SnapshotWorld()
     world.add_content()
     world.api.fail("patch", f"volumesnapshotcontents/{CONTENT}", *[CONFLICT] * WRITE_TRIES)
@@ -164,7 +167,7 @@ def test_conflicts_without_end_are_no_error_of_the_object():
 
 @pytest.mark.parametrize("effect", ["create-snapshot", "delete-snapshot"])
 def test_no_call_without_the_lease(effect):
-    """SNQ-007: a worker whose lease ran out asks the driver for nothing."""
+    """SNQ-007: A worker whose lease has expired does not call the driver."""
     world = SnapshotWorld()
     going = {"annotations": {"snapshot.storage.kubernetes.io/volumesnapshot-being-deleted": "yes"}}
     world.add_content(**({} if effect == "create-snapshot" else {"metadata": going, **STATUS}))
@@ -182,7 +185,7 @@ def test_no_call_without_the_lease(effect):
 
 
 def test_what_the_cache_would_say_does_not_matter():
-    """SNQ-008, SNA-009, SNT-097: each pass reads live, so nothing stale is acted upon."""
+    """SNQ-008, SNA-009, SNT-097: Each reconcile reads live objects, so no stale state is used."""
     world = SnapshotWorld()
     world.add_content(**STATUS)
     stale = {"annotations": {ANN_CREATED: "yes"}}
@@ -193,7 +196,7 @@ def test_what_the_cache_would_say_does_not_matter():
 
 
 def test_only_the_call_itself_is_made():
-    """SND-024, SNQ-004: one CreateSnapshot; name and capabilities are known from the start."""
+    """SND-024, SNQ-004: Name and capabilities are known from the start, so one call is enough."""
     world = SnapshotWorld("LIST_SNAPSHOTS")
     world.add_content()
     world.client.respond({"CreateSnapshot": [CUT]})

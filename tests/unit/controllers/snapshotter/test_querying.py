@@ -1,4 +1,4 @@
-"""Asking for a snapshot that this object did not create, and its deletion (SNS-030 to SNS-042)."""
+"""Queries for a pre-provisioned snapshot or a member, and deletion (SNS-030 to SNS-042)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def add_secret(world: SnapshotWorld, name: str, value: str) -> None:
     ],
 )
 def test_what_the_user_is_told_of_a_query(capabilities, code, words):
-    """SNS-031, SND-035: only GetSnapshot says NOT_FOUND of the snapshot."""
+    """SNS-031, SND-035: Only GetSnapshot's NOT_FOUND is about the snapshot."""
     world = SnapshotWorld(*capabilities)
     world.add_given()
     refused = {"code": code, "message": "no"}
@@ -54,7 +54,7 @@ def test_what_the_user_is_told_of_a_query(capabilities, code, words):
 
 
 def test_a_given_content_whose_class_does_not_exist():
-    """SNS-030: its list secret cannot be known; without a class there is none."""
+    """SNS-030: Without the class the list secret is unknown; a content without a class has none."""
     world = SnapshotWorld("GET_SNAPSHOT")
     world.add_given(spec={"volumeSnapshotClassName": "none"})
     assert world.run_content().reason == "not known"
@@ -71,7 +71,7 @@ def test_a_given_content_whose_class_does_not_exist():
 
 @pytest.mark.parametrize("notes", [SECRET, {}])
 def test_a_member_is_asked_for_with_its_own_handle_and_secret(notes):
-    """SNS-030, SNG-003: the class' secret is not a member's."""
+    """SNS-030, SNG-003: The class's list secret is not used for a member."""
     world = SnapshotWorld("GET_SNAPSHOT")
     parameters = {f"{LIST_SECRET}-name": "listing", f"{LIST_SECRET}-namespace": "ns"}
     world.add_class(parameters=parameters)
@@ -88,7 +88,7 @@ def test_a_member_is_asked_for_with_its_own_handle_and_secret(notes):
 
 
 def test_half_of_a_members_secret_is_an_error():
-    """SNA-024."""
+    """SNA-024: One of the two annotations is not enough."""
     world = SnapshotWorld("GET_SNAPSHOT")
     annotations = {k.ANN_GROUP_HANDLE: "gh"} | SECRET | {k.ANN_SNAPSHOT_SECRET_NAME: ""}
     world.add_content(metadata={"annotations": annotations}, status=dict(MEMBER))
@@ -100,7 +100,7 @@ def test_half_of_a_members_secret_is_an_error():
 
 
 def test_a_members_secret_that_does_not_exist():
-    """SNA-024: as at its creation, the user is told of the content only."""
+    """SNA-024: As at its creation, the error names only the content."""
     world = SnapshotWorld("LIST_SNAPSHOTS")
     annotations = {k.ANN_GROUP_HANDLE: "gh"} | SECRET
     world.add_content(metadata={"annotations": annotations}, status=dict(MEMBER))
@@ -113,7 +113,7 @@ def test_a_members_secret_that_does_not_exist():
 
 
 def test_nothing_is_remembered_of_a_given_snapshot_that_is_ready():
-    """SND-001: nor of the looks at it."""
+    """SND-001: The number of polls is dropped too."""
     world = SnapshotWorld("GET_SNAPSHOT")
     world.add_given()
     world.client.respond({"GetSnapshot": [answer(ready_to_use=False), answer(size_bytes=7)]})
@@ -129,7 +129,7 @@ def test_nothing_is_remembered_of_a_given_snapshot_that_is_ready():
 
 
 def test_another_content_of_the_same_snapshot_is_waited_for():
-    """SNQ-003."""
+    """SNQ-003: Only one content works on a snapshot at a time."""
     world = SnapshotWorld("GET_SNAPSHOT")
     world.add_given()
     world.queue.busy[f"{DRIVER}#snapshot#sx"] = Mode.EXCLUSIVE
@@ -141,7 +141,7 @@ def test_another_content_of_the_same_snapshot_is_waited_for():
 
 
 def going(world: SnapshotWorld, **status: Any) -> None:
-    """A content that is wanted gone; it was looked at twice before."""
+    """Add a content that is to be deleted and was polled twice before."""
     metadata = {"annotations": {ANN_DELETED: "yes"}}
     world.add_content(metadata=metadata, status={"snapshotHandle": "sh"} | status)
     world.api.mark_deleted(paths.SNAPSHOT_CONTENTS, CONTENT)
@@ -149,7 +149,7 @@ def going(world: SnapshotWorld, **status: Any) -> None:
 
 
 def test_a_content_that_goes_by_force_while_its_snapshot_is_deleted():
-    """Nothing is remembered of it, and nobody is told of an error."""
+    """No state is left, and no error is reported."""
     world = SnapshotWorld()
     going(world)
     drop = lambda _: world.api.drop(paths.SNAPSHOT_CONTENTS, CONTENT)  # noqa: E731
@@ -160,7 +160,7 @@ def test_a_content_that_goes_by_force_while_its_snapshot_is_deleted():
 
 
 def test_what_is_deleted_is_forgotten():
-    """SNQ-011 d: the finalizer goes last, for a record of a gone object counts."""
+    """SNQ-011 d: The finalizer goes last: state of a gone object would count as an open attempt."""
     world = SnapshotWorld()
     going(world)
     assert world.run_content().reason == "released"
@@ -171,7 +171,7 @@ def test_what_is_deleted_is_forgotten():
 
 
 def test_others_finalizers_stay():
-    """SNQ-011 d: ours alone is taken off, and the status says no longer that it is there."""
+    """SNQ-011 d: Only csi-fleet's finalizer is removed, and the status no longer has the handle."""
     world = SnapshotWorld()
     going(world, readyToUse=True, error={"message": "x"})
     held = {"metadata": {"finalizers": ["example.org/other", k.FINALIZER_CONTENT]}}
@@ -182,7 +182,7 @@ def test_others_finalizers_stay():
 
 
 def test_the_same_refusal_is_stored_once():
-    """SND-013: each attempt has its event, the status is written for the first."""
+    """SND-013: Each attempt emits an event, but the status is written only once."""
     world = SnapshotWorld()
     going(world)
     world.client.respond({"DeleteSnapshot": [{"code": "INTERNAL", "message": "no"}]})
@@ -194,7 +194,7 @@ def test_the_same_refusal_is_stored_once():
 
 
 def test_a_content_without_snapshot_that_goes_by_force():
-    """SNS-010 row 2: before its finalizer could be taken off."""
+    """SNS-010 row 2: The content is gone before its finalizer can be removed."""
     world = SnapshotWorld()
     going(world, snapshotHandle=None)
     world.api.before("patch", CONTENT, lambda: world.api.drop(paths.SNAPSHOT_CONTENTS, CONTENT))
@@ -203,7 +203,7 @@ def test_a_content_without_snapshot_that_goes_by_force():
 
 
 def test_a_finalizer_that_comes_meanwhile_stays():
-    """SND-003, SNQ-006: the list is written over no other version than was read."""
+    """SND-003, SNQ-006: The patch requires the version that was read."""
     world = SnapshotWorld()
     going(world)
     held = {"metadata": {"finalizers": [k.FINALIZER_CONTENT, "example.org/late"]}}
@@ -211,7 +211,7 @@ def test_a_finalizer_that_comes_meanwhile_stays():
     def late() -> None:
         world.api.change(paths.SNAPSHOT_CONTENTS, CONTENT, held)
 
-    # The first such request clears the status, the second is our finalizer's.
+    # The first such request clears the status; the second removes csi-fleet's finalizer.
     world.api.before("patch", CONTENT, lambda: world.api.before("patch", CONTENT, late))
     assert world.run_content().reason == "it changed meanwhile", "all is decided again"
     assert world.run_content().reason == "released"

@@ -1,7 +1,7 @@
-"""G8 for snapshots: a handle that the driver has answered is known until its snapshot is deleted.
+"""G8 for snapshots: A handle that the driver answered is kept until its snapshot is deleted.
 
-Drivers look at the source volume first (ceph-csi answers NOT_FOUND before it looks for the name),
-so that asking by name again brings nothing to light once the volume is gone.
+Some drivers check the source volume first: ceph-csi answers NOT_FOUND before it looks for the name.
+Once the volume is gone, a repeated call therefore cannot find the snapshot.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BUSY = CsiError(errors.UNAVAILABLE, "not now")
 
 
 def source_first(life: Life) -> Any:
-    """The driver looks for the source volume first; returns what takes that away."""
+    """Make the driver check the source volume first; return a function that removes the volume."""
     create, is_there = life.storage.create, [True]
 
     def asked(request: Any) -> Any:
@@ -37,20 +37,23 @@ def delete_fails_once(life: Life) -> None:
 
 
 def test_an_orphan_whose_first_deletion_failed_leaks_when_its_volume_goes():
-    """The object is removed by force in the call; the driver told the handle to the next pass."""
+    """The object is removed by force during the call, and the next reconcile gets the handle."""
     life = Life([("after", TIMEOUT)])
     volume_goes = source_first(life)
     life.world.run_content()
     life.somebody_forces()
     delete_fails_once(life)
-    life.world.run_content()  # finds the handle, its DeleteSnapshot is not answered
+    life.world.run_content()  # finds the handle, but its DeleteSnapshot gets no answer
     volume_goes()
     life.live()
     assert life.storage.snapshots == {}, "the driver told its handle, and nothing remembers it"
 
 
 def test_what_a_last_call_found_leaks_when_its_volume_goes():
-    """Deleted in order: INTERNAL, the last call finds it, its DeleteSnapshot is not answered."""
+    """The last call of the deletion finds the snapshot, but DeleteSnapshot gets no answer.
+
+    The first call ended with INTERNAL.
+    """
     life = Life([("after", CsiError(errors.INTERNAL, "told to fail"))])
     volume_goes = source_first(life)
     life.world.run_content()
@@ -64,7 +67,7 @@ def test_what_a_last_call_found_leaks_when_its_volume_goes():
 
 
 def test_an_answer_whose_status_is_refused_leaks_when_its_volume_goes():
-    """G8 of volumes: the answer stands in Redis before the first try to save it."""
+    """G8 of volumes: The answer is stored in Redis before the first attempt to save it."""
     life = Life([])
     volume_goes = source_first(life)
     refused = InvalidError(422, "Invalid", "a webhook says no")

@@ -1,4 +1,4 @@
-"""The annotation cannot be taken off: the user is told that, and not that the status failed."""
+"""If the annotation cannot be removed, the event says so and does not blame the status."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from workers.kube.errors import ForbiddenError
 
 
 def test_sns020_an_annotation_that_stays_is_told_as_such():
-    """SNS-020 row 9; the status has been written, whatever row 8 says."""
+    """SNS-020 row 9: The status is already written, so row 8 does not apply."""
     world = SnapshotWorld()
     world.add_content()
     world.client.respond({"CreateSnapshot": [CUT]})

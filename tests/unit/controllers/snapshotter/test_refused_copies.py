@@ -1,4 +1,4 @@
-"""Where ConfigMaps may not be written or deleted, snapshots are made and deleted all the same."""
+"""Snapshots are made and deleted even if ConfigMaps cannot be written or deleted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NO = ForbiddenError(403, "Forbidden", "configmaps is forbidden")
 
 @pytest.mark.parametrize("takes_copies", [True, False])
 def test_a_snapshot_goes_although_no_config_map_may_be_deleted(takes_copies):
-    """A role of before groups and copies, a webhook, a policy."""
+    """An old role without this permission, a webhook or a policy can be the reason."""
     life = Life([TIMEOUT])
     kube = life.world.context.effects.kube
 

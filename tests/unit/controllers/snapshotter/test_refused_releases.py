@@ -1,4 +1,4 @@
-"""A webhook answers 409 to the end of the finalizer, for hours: again after a back-off."""
+"""A webhook answers the finalizer's removal with 409 for hours, and the retries back off."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_webhook_that_answers_conflict_for_ever_makes_no_hot_loop(policy, sour
     world.api.patch = refusing
     at_once = 0
     for _ in range(10):
-        with suppress(ApiError):  # the frame: back-off
+        with suppress(ApiError):  # the engine would back off
             outcome = world.run_content()
             at_once += outcome.action.value == "wait" and outcome.delay_seconds == 0
     assert at_once <= 3, f"hot loop; DeleteSnapshot {len(world.client.methods)} times"

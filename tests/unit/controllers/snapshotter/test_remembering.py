@@ -1,4 +1,4 @@
-"""Which contents are remembered, of both kinds, and until when? SNS-002, SNS-010, SNS-011."""
+"""Which contents of both kinds the watcher keeps, and until when: SNS-002, SNS-010, SNS-011."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ READY: dict[str, Any] = {"readyToUse": True}
 
 
 class Names(NamedTuple):
-    """How one of the two kinds is called."""
+    """The names of one of the two kinds."""
 
     kind: str
     resource: Resource
@@ -70,7 +70,10 @@ def rules(queue: str = DRIVER) -> SnapshotterRules:
 
 
 def item(names: Names, words: str = "", *, name: str = "c", status: Any = None) -> Any:
-    """A content as the words say: given, unbound, going, created, deleted, member, c2, other."""
+    """Return a content with the properties in `words`.
+
+    The words are: given, unbound, going, created, deleted, member, c2, other.
+    """
     said = words.split()
     notes = {names.created: "created" in said, names.deleted: "deleted" in said}
     notes[k.ANN_GROUP_HANDLE] = "member" in said
@@ -114,7 +117,7 @@ def seen(one: SnapshotterRules, names: Names, *args: Any, **more: Any) -> list[A
     ],
 )
 def test_who_has_work(names, words, status, has_work):
-    """SNS-003, SNS-010, SNS-011: what is ready waits for its deletion, and nothing else."""
+    """SNS-003, SNS-010, SNS-011: A ready content needs no work until it is deleted."""
     one = rules()
     told = seen(one, names, words, status=status)
     assert [key.text for key in told] == [f"{names.kind}|{DRIVER}|c|"] * has_work
@@ -135,7 +138,7 @@ def test_who_has_work(names, words, status, has_work):
     ],
 )
 def test_who_is_looked_for_when_it_is_gone(names, words, has_handle, asks):
-    """A call, or its record, may have left something; else its counters are dropped."""
+    """A call or its intent may have left a snapshot; otherwise the key's counters are dropped."""
     told_handle = {names.handle: "h"} if has_handle else {"error": {"message": "no"}}
     status = None if has_handle is None else told_handle
     one = rules()
@@ -149,14 +152,14 @@ def test_who_is_looked_for_when_it_is_gone(names, words, has_handle, asks):
 
 
 def test_a_member_that_is_gone_left_nothing():
-    """SNG-003: its group's call made it."""
+    """SNG-003: Only the call of its group makes a member."""
     (told,) = rules().gone(SINGLE.resource, item(SINGLE, "member"))
     assert isinstance(told, Forget)
 
 
 @BOTH
 def test_a_list_drops_what_it_does_not_contain(names):
-    """And nothing else; what is dropped is looked for."""
+    """Each dropped content gets a key, because its call may have left a snapshot."""
     one = rules()
     seen(one, names)
     (lost,) = seen(one, names, name="lost")
@@ -172,7 +175,7 @@ def test_a_list_drops_what_it_does_not_contain(names):
 
 @BOTH
 def test_only_what_failed_waits_for_its_class(names):
-    """SND-029."""
+    """SND-029: Only failed contents of that class get a key."""
     one = rules()
     failed = {"error": {"message": "no"}}
     seen(one, names, name="waits", status={"readyToUse": False})
@@ -186,7 +189,7 @@ def test_only_what_failed_waits_for_its_class(names):
 
 @BOTH
 def test_a_driver_that_serves_elsewhere_now(names):
-    """SNS-001: the same content is the work of another queue."""
+    """SNS-001: The content now belongs to another driver queue."""
     one = rules("a")
     assert [key.driver for key in seen(one, names)] == ["a"]
     one.set_drivers([{"name": DRIVER, "queue_name": "b", "node": None}])

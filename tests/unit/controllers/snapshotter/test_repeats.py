@@ -1,7 +1,7 @@
-"""An open call is repeated with the request that was sent, whatever has changed since (COR2-2, -6).
+"""An open call is repeated with its original request, whatever has changed (COR2-2, -6).
 
-A driver that keeps to CSI answers another request for a known name by ALREADY_EXISTS, and another
-name by a second snapshot.
+A driver that follows CSI answers a different request for a known name with ALREADY_EXISTS, and
+makes a second snapshot for another name.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def test_the_same_request_after_any_two_changes(first, second, answer):
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_look_at_a_snapshot_that_is_not_ready_repeats_its_request(change):
-    """CreateSnapshot by the same name: with another request it may be refused for ever."""
+    """The poll is a CreateSnapshot of the same name; a different request may be refused forever."""
     world = SnapshotWorld()
     world.add_class(parameters={"tier": "old"})
     world.add_content()
@@ -96,7 +96,7 @@ def test_a_new_class_counts_once_the_call_has_ended():
 
 @pytest.mark.parametrize("is_going", [False, True], ids=["wanted", "deleted"])
 def test_a_driver_that_knows_the_name_is_asked_with_the_earlier_request(is_going):
-    """INTERNAL is an end for CSI, but drivers answer it with the snapshot already made."""
+    """CSI treats INTERNAL as an end, but a driver may return it after it made the snapshot."""
     world = SnapshotWorld()
     world.add_class(parameters={"tier": "old"})
     world.add_content()
@@ -139,7 +139,7 @@ GROUP_CHANGES = {
 @pytest.mark.parametrize("is_deleted", [False, True], ids=["wanted", "deleted"])
 @pytest.mark.parametrize(("first", "second"), [*permutations(GROUP_CHANGES, 2)])
 def test_a_group_is_asked_for_by_the_same_request_after_any_two_changes(first, second, is_deleted):
-    """As a single snapshot is; the group that the first call made is the one that goes."""
+    """This holds as for a single snapshot; the group that the first call made is deleted."""
     world = dynamic_world(AWAY, LATE, MADE)
     old = {"metadata": {"name": "c"}, "driver": DRIVER, "deletionPolicy": "Delete"}
     world.api.add(paths.GROUP_SNAPSHOT_CLASSES, old | {"parameters": {"tier": "old"}})

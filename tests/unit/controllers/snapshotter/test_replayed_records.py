@@ -1,4 +1,4 @@
-"""Each kind of record that the snapshotter keeps, put back later: marks and copies."""
+"""Each kind of record that the snapshotter keeps is written back later: key states and copies."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_each_kind_that_keeps_a_record_is_tried():
 
 @pytest.fixture
 def taken():
-    """An object that has its snapshot; its records as they were meanwhile."""
+    """Return a factory of objects that have their snapshot, and of their earlier records."""
 
     def make(kind):
         one = KINDS[kind]()
@@ -89,23 +89,23 @@ def taken():
 
 
 def ended(one):
-    """The object has its snapshot."""
+    """The object has its snapshot, and nothing else changes."""
 
 
 def kept(one):
-    """The administrator keeps the snapshot: the objects go."""
+    """The administrator keeps the snapshot and deletes the objects."""
     one.world.api.drop(one.resource, one.name)
 
 
 def handed_over(one):
-    """Another content names it."""
+    """As in `kept`, and another content names the snapshot."""
     kept(one)
     spec = {"driver": DRIVER, "source": one.source}
     one.world.api.add(one.resource, {"metadata": {"name": "backup"}, "spec": spec})
 
 
 def long_ago(one):
-    """The API server has forgotten the deletion."""
+    """As in `kept`, and the API server no longer has the history of the deletion."""
     kept(one)
     one.world.api.deleted.clear()
 
@@ -114,7 +114,7 @@ def long_ago(one):
 @pytest.mark.parametrize("what", RECORDS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_record_put_back_leads_to_no_call(taken, kind, what, situation):
-    """SEC2-1: neither a deletion nor a second snapshot."""
+    """SEC2-1: Neither a deletion nor a second snapshot is requested."""
     one, put_back = taken(kind)
     situation(one)
     for _ in range(3):
@@ -126,7 +126,7 @@ def test_a_record_put_back_leads_to_no_call(taken, kind, what, situation):
 @pytest.mark.parametrize("what", ["mark of the call", "mark with the answer"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_mark_of_an_attempt_that_has_ended_goes(taken, kind, what):
-    """The audit counts its snapshot as in flight, and reports no orphans of its driver."""
+    """Otherwise the audit counts its snapshot as in flight and reports no orphans of the driver."""
     one, put_back = taken(kind)
     kept(one)
     put_back(what)
@@ -136,7 +136,7 @@ def test_the_mark_of_an_attempt_that_has_ended_goes(taken, kind, what):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_open_attempt_is_ended_whoever_puts_its_record_back(kind):
-    """Its object went by force, and the mark was lost."""
+    """The object was removed by force, and the key's state was lost."""
     one = KINDS[kind]()
     one.run()
     mark = deepcopy(one.world.queue.marks[one.key.text])

@@ -1,4 +1,4 @@
-"""A mark that was valid once leads to nothing when it is put back later (SEC2-1)."""
+"""A key state that was valid once has no effect when it is written back later (SEC2-1)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ LATE = {"code": "DEADLINE_EXCEEDED", "message": "late"}
 
 
 def taken():
-    """A world with a snapshot that is ready, and the marks of meanwhile."""
+    """Return a world with a ready snapshot, and its earlier key states."""
     world = SnapshotWorld()
     world.add_content(spec={"deletionPolicy": "Retain"})
     world.client.respond({"CreateSnapshot": [LATE, CUT]})
     world.run_content()
     called = deepcopy(world.queue.marks[CONTENT_KEY.text])
-    called["intent"] |= {"copy": False, "copied": False, "copy_uid": ""}  # as the call began
+    called["intent"] |= {"copy": False, "copied": False, "copy_uid": ""}  # as when the call began
     world.run_content()
     assert world.queue.marks == {}
     assert world.content()["status"]["readyToUse"] is True
@@ -36,7 +36,7 @@ def copies(world):
 
 
 def kept(world):
-    """The administrator keeps the snapshot: the objects go."""
+    """The administrator keeps the snapshot and deletes the objects."""
     world.api.drop(paths.SNAPSHOT_CONTENTS, CONTENT)
 
 
@@ -62,7 +62,7 @@ def not_allowed(world):
 
 
 def ready(world):
-    """Nothing happens."""
+    """Change nothing."""
 
 
 @pytest.mark.parametrize("which", ["call", "answer"])
@@ -89,7 +89,7 @@ def test_no_copy_is_made_of_a_mark_that_cannot_be_judged():
 
 @pytest.mark.parametrize("is_remembered", [True, False])
 def test_what_an_open_call_left_is_deleted(is_remembered):
-    """Its object went by force: the API server remembers that, or has the copy."""
+    """The object was removed by force: the API server's history shows that, or the copy does."""
     world = SnapshotWorld()
     world.add_content()
     world.client.respond({"CreateSnapshot": [LATE, CUT]})
@@ -108,7 +108,7 @@ def test_what_an_open_call_left_is_deleted(is_remembered):
 
 
 def test_a_snapshot_that_a_live_content_names_is_not_deleted_with_its_object():
-    """The driver answers the last call of a content with a snapshot that is in use."""
+    """The driver answers a content's last call with a snapshot that is in use."""
     world = SnapshotWorld()
     world.add_content()
     world.client.respond({"CreateSnapshot": [LATE, CUT]})
@@ -122,7 +122,7 @@ def test_a_snapshot_that_a_live_content_names_is_not_deleted_with_its_object():
 
 
 def test_a_copy_that_is_made_again_deletes_nothing():
-    """From a backup of the namespace; the watcher adds the key of each copy."""
+    """The copy is restored from a backup, and the watcher adds the key of each copy."""
     world = SnapshotWorld()
     world.add_content()
     world.client.respond({"CreateSnapshot": [LATE, CUT]})

@@ -1,6 +1,6 @@
-"""A snapshot that its object reported is the user's: no record of ours deletes it (SNS-010).
+"""A reported snapshot belongs to the user: no record of csi-fleet deletes it (SNS-010).
 
-"A snapshot is taken back if nobody was told of it; one that was reported is the user's."
+Only a snapshot that was never reported is deleted without the user's request.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def new_life(policy: str) -> Life:
 
 
 def dies_after(life: Life, step: str, number: int = 1) -> None:
-    """The process ends right after the n-th effect of this name in its pass."""
+    """Let the process die right after the n-th step of this name in a reconcile."""
     steps, reach, left = life.world.steps, life.world.steps.reach, [number]
 
     def told(name: str, lease: Any) -> None:
@@ -46,17 +46,17 @@ def is_reported(life: Life) -> bool:
     return (life.world.content()["status"] or {}).get("snapshotHandle") == "id-1"
 
 
-# A deletion in order, no force: only the policy counts.
+# Deletions without force, where only the policy counts.
 def test_a_retained_snapshot_outlives_a_death_after_its_finalizer():
-    """The record of the call is left by one death, the object goes just before another."""
+    """One death leaves the intent of the call; the object is deleted just before another death."""
     life = new_life("Retain")
-    with pytest.raises(Death):  # reported; the record says open, with the handle
+    with pytest.raises(Death):  # reported; the intent is open and has the handle
         dies_after(life, "write-status")
     assert is_reported(life)
     assert life.world.queue.marks
     life.user_deletes()
     while life.world.content() is not None:
-        with suppress(Death):  # nothing follows, since the finalizer goes last
+        with suppress(Death):  # no step follows, since the finalizer is removed last
             dies_after(life, "remove-finalizer")
     life.live()
     assert "DeleteSnapshot" not in life.world.client.methods
@@ -64,7 +64,7 @@ def test_a_retained_snapshot_outlives_a_death_after_its_finalizer():
 
 
 def test_a_retained_snapshot_outlives_a_redis_that_is_away_twice():
-    """The same without any death: both times the record could not be taken away."""
+    """No process dies here: Redis fails both times that the intent should be dropped."""
     life = new_life("Retain")
     mark, refused = life.world.queue.mark, [False]
 
@@ -95,10 +95,10 @@ def test_a_retained_snapshot_outlives_a_redis_that_is_away_twice():
     assert set(life.storage.snapshots.values()) == {"id-1"}, "policy Retain, reported, deleted"
 
 
-# Removed by force, as backup tools do with policy Retain.
+# The object is removed by force, as backup tools do with policy Retain.
 @pytest.mark.parametrize("policy", ["Retain", "Delete"])
 def test_forced_between_the_report_and_the_end_of_the_record(policy):
-    """In one pass: the status was written, the object goes before the annotation does."""
+    """Within one reconcile, the status is written and the object is gone before the annotation."""
     life = new_life(policy)
     reach = life.world.steps.reach
 
@@ -118,7 +118,7 @@ def test_forced_between_the_report_and_the_end_of_the_record(policy):
 
 @pytest.mark.parametrize("policy", ["Retain", "Delete"])
 def test_forced_while_a_webhook_refuses_the_end_of_the_announcement(policy):
-    """Minutes or hours: the status says ready, the annotation cannot be taken off."""
+    """For minutes or hours, the status is ready and the annotation cannot be removed."""
     life = new_life(policy)
     patch = life.world.api.patch
 

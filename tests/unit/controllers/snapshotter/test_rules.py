@@ -1,4 +1,4 @@
-"""Which events give the sidecar's contents something to do? SNS-001 to SNS-003."""
+"""Which events add keys for the sidecar's contents: SNS-001 to SNS-003."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def seen(one: SnapshotterRules, **changes: Any) -> list[str]:
 
 
 def test_a_new_content_has_work_and_our_writes_wake_nothing():
-    """SNS-002: announcement, status and error are ours."""
+    """SNS-002: csi-fleet itself writes the announcement, the status and the error."""
     one = rules()
     assert seen(one) == [KEY]
     assert seen(one, metadata={"annotations": {ANN_CREATED: "yes"}}) == []
@@ -55,7 +55,7 @@ def test_a_new_content_has_work_and_our_writes_wake_nothing():
     ],
 )
 def test_others_writes_wake_it(change):
-    """SNS-002, SND-007: the finalizer too (SND-002)."""
+    """SNS-002, SND-007: A change of the finalizers adds a key too (SND-002)."""
     one = rules()
     seen(one)
     assert seen(one, **change) == [KEY]
@@ -63,7 +63,7 @@ def test_others_writes_wake_it(change):
 
 
 def test_ready_contents_are_not_remembered():
-    """But a deletion that is wanted is work; one by hand is not (SNS-011)."""
+    """A deletion by the snapshot's controller adds a key; a deletion by hand does not (SNS-011)."""
     one = rules()
     ready = {"status": {"readyToUse": True, "snapshotHandle": "s"}}
     assert seen(one, **ready) == []
@@ -74,13 +74,13 @@ def test_ready_contents_are_not_remembered():
 
 
 def test_others_contents():
-    """SNS-003: the driver decides."""
+    """SNS-003: Only contents of a served driver get a key."""
     assert seen(rules(), spec={"driver": "other.test"}) == []
     assert seen(SnapshotterRules()) == []
 
 
 def test_contents_of_a_node():
-    """SNS-001: the label names the sidecar; no label, no sidecar (SNC-080)."""
+    """SNS-001: The label names the node's sidecar; without a label there is none (SNC-080)."""
     record = {"name": DRIVER, "queue_name": f"{DRIVER}@n1", "node": "n1"}
     one = rules(record)
     label = {k.LABEL_SNAPSHOT_NODE: "n1"}
@@ -90,7 +90,7 @@ def test_contents_of_a_node():
 
 
 def test_a_new_node_needs_a_new_list():
-    """Contents of a driver without a sidecar on their node were not remembered."""
+    """Contents of a node without a sidecar were not kept."""
     watch = next(w for w in SPEC.watches if w.resource == paths.SNAPSHOT_CONTENTS)
     first = {"name": DRIVER, "queue_name": f"{DRIVER}@n1"}
     second = {"name": DRIVER, "queue_name": f"{DRIVER}@n2"}
@@ -99,7 +99,7 @@ def test_a_new_node_needs_a_new_list():
 
 
 def test_a_content_that_is_gone():
-    """A pass only where a call may have left something; else its counters are dropped."""
+    """It gets a key only if a call may have left a snapshot; otherwise its counters are dropped."""
     one = rules()
     seen(one)
     told = list(one.gone(paths.SNAPSHOT_CONTENTS, item()))
@@ -111,7 +111,7 @@ def test_a_content_that_is_gone():
 
 
 def test_a_content_that_the_list_lacks():
-    """It went while nobody watched."""
+    """The content was deleted while the watch was interrupted."""
     one = rules()
     seen(one)
     one.begin_list(paths.SNAPSHOT_CONTENTS)
@@ -120,7 +120,7 @@ def test_a_content_that_the_list_lacks():
 
 
 def test_a_class_wakes_the_contents_that_failed():
-    """SND-029."""
+    """SND-029: A new class may remove the cause of the failure."""
     one = rules()
     seen(one)
     c1 = AnyObject()
@@ -132,7 +132,7 @@ def test_a_class_wakes_the_contents_that_failed():
 
 
 def test_group_contents():
-    """SNG-002: the same protocol under other names."""
+    """SNG-002: Group contents follow the same protocol under other names."""
     one = rules()
     spec = {"driver": DRIVER, "source": {"volumeHandles": ["a"]}}
     body = {"metadata": {"name": "g"}, "spec": spec}
@@ -160,7 +160,7 @@ def test_group_contents():
     ],
 )
 def test_group_contents_that_are_ready(metadata, has_work):
-    """SNS-010, SNS-011 for groups."""
+    """SNS-010, SNS-011 for groups: A ready group needs work only if it is announced or deleted."""
     body = {
         "metadata": {"name": "g", **metadata},
         "spec": {"driver": DRIVER, "source": {"volumeHandles": ["a"]}},
@@ -174,5 +174,5 @@ def test_group_contents_that_are_ready(metadata, has_work):
 
 
 def test_the_lease():
-    """SNS-110."""
+    """SNS-110: The Lease has csi-snapshotter's name."""
     assert lease_name("a.b/c_d") == "external-snapshotter-leader-a-b-c-d"

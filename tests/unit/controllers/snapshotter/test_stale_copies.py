@@ -1,7 +1,7 @@
-"""A ConfigMap copy that outlives its attempt takes no snapshot from its user.
+"""A ConfigMap copy that outlives its attempt does not delete the user's snapshot.
 
-What was reported belongs to the user: a worker that froze in its call, or a Go sidecar that ended
-our attempt, leaves a copy that nobody knows of.
+A reported snapshot belongs to the user. A worker that froze in its call, or a Go sidecar that
+finished the attempt, leaves a copy that nothing else refers to.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def copy_of(world: Any, key: Any = CONTENT_KEY) -> Any:
 
 
 def frozen_in_its_call(world: Any, key: Any, sync: Any, meanwhile: Any) -> None:
-    """A worker loses its lease in the call; `meanwhile` its successor ends the attempt."""
+    """Let a worker lose its lease during the call; its successor finishes in `meanwhile`."""
     lease, call = world.lease(key), world.client.call
 
     def and_lose(*args: Any, **kwargs: Any) -> Any:
@@ -55,18 +55,18 @@ def frozen_life() -> Life:
 
 def test_a_copy_of_an_attempt_that_a_successor_ended_is_removed_by_the_next_pass():
     life = frozen_life()
-    assert copy_of(life.world) is not None  # of the frozen worker, for whoever comes next
-    life.world.run_content()  # the watcher's round gives the copy's key (watcher.intents)
+    assert copy_of(life.world) is not None  # written by the frozen worker for the next one
+    life.world.run_content()  # the watcher adds the key of the copy (watcher.intents)
     assert copy_of(life.world) is None
 
 
 def test_a_retained_snapshot_is_not_deleted_by_an_old_copy():
     life = frozen_life()
     life.world.run_content()
-    life.user_deletes()  # snapshot and content go, policy Retain: in order, by nobody's force
+    life.user_deletes()  # snapshot and content are deleted, policy Retain, without force
     life.live()
     assert life.world.content() is None
-    life.world.run_content()  # the watcher's next round
+    life.world.run_content()  # the watcher's next list of copies
     assert life.storage.snapshots, "what the policy retains is gone"
 
 
@@ -76,7 +76,7 @@ def test_a_retained_group_is_not_deleted_by_an_old_copy():
     frozen_in_its_call(world, groups.KEY, sync_group_content, lambda: groups.run(world))
     groups.run(world)
     groups.user_deletes(world)
-    world.passed += 100.0  # what the frozen call may still have made
+    world.passed += 100.0  # after this time the frozen call cannot make anything more
     groups.run(world)
     assert groups.content(world) is None
     groups.run(world)
@@ -84,7 +84,10 @@ def test_a_retained_group_is_not_deleted_by_an_old_copy():
 
 
 def test_a_snapshot_that_the_go_sidecar_reported_is_not_deleted_by_an_old_copy():
-    """Ours timed out, the Lease went to the Go sidecar, which ended and released it; back to us."""
+    """The call timed out; the Go sidecar got the Lease, finished and released the content.
+
+    Then csi-fleet gets the Lease back.
+    """
     life = Life([("after", TIMEOUT)])
     retained(life)
     life.world.run_content()
@@ -96,6 +99,6 @@ def test_a_snapshot_that_the_go_sidecar_reported_is_not_deleted_by_an_old_copy()
         {"metadata": {"annotations": {k.ANN_BEING_CREATED: None}}, "status": status},
     )
     life.world.api.drop(paths.SNAPSHOT_CONTENTS, CONTENT)  # released by the Go sidecar
-    life.redis_is_lost()  # the watcher forgets key and mark of a reported content (`Forget`)
+    life.redis_is_lost()  # the watcher drops key and state of a reported content (`Forget`)
     life.world.run_content()
     assert life.storage.snapshots, "what the policy retains is gone"

@@ -1,4 +1,4 @@
-"""SEC-2 for snapshots: a copy that no worker of ours wrote, or not for this content, is none."""
+"""SEC-2 for snapshots: A copy that no worker signed for this content is ignored."""
 
 from __future__ import annotations
 

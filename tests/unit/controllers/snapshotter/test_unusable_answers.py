@@ -1,4 +1,4 @@
-"""What a pass makes of an answer that must not be believed, and what the next passes do."""
+"""How a reconcile handles an unusable answer, and what the next reconciles do."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NAMELESS = {
 
 
 def deletes(world: SnapshotWorld) -> None:
-    """The user deletes the snapshot; its controller asks for the content's deletion."""
+    """Delete the snapshot as a user; its controller requests the content's deletion."""
     note = {"metadata": {"annotations": {k.ANN_BEING_DELETED: "yes"}}}
     world.api.change(paths.SNAPSHOT_CONTENTS, "snapcontent-u1", note)
     world.api.mark_deleted(paths.SNAPSHOT_CONTENTS, "snapcontent-u1")
@@ -40,7 +40,7 @@ def deletes(world: SnapshotWorld) -> None:
 
 @pytest.mark.parametrize("answer", NAMELESS.values(), ids=NAMELESS)
 def test_a_snapshot_without_an_id_is_not_ready_and_is_found_again(answer):
-    """BUG-2: the user reads why; the same name brings the snapshot to light, and it is deleted."""
+    """BUG-2: The status states the error; a second call finds the snapshot for its deletion."""
     world = SnapshotWorld()
     world.add_content()
     world.client.respond({"CreateSnapshot": [answer, CUT]})
@@ -62,7 +62,7 @@ def cut(handle, *, is_ready):
 
 
 def test_an_answer_with_another_id_says_nothing_about_the_snapshot():
-    """The snapshot that the status names is not ready because another one is."""
+    """The status names a snapshot that isn't ready; another snapshot's readiness doesn't count."""
     world = SnapshotWorld()
     world.add_content()
     answers = [cut("sh", is_ready=False), cut("other", is_ready=True), cut("sh", is_ready=True)]
@@ -102,7 +102,7 @@ def test_an_answer_with_another_id_says_nothing_about_the_group(other, told):
 
 
 def test_a_snapshot_without_an_id_does_not_go_before_it_is_named():
-    """BUG-2: deleted meanwhile, it is asked for once more and deleted, so nothing is left."""
+    """BUG-2: If it is deleted meanwhile, another call gets the ID and the snapshot is deleted."""
     world = SnapshotWorld()
     world.add_content()
     world.client.respond({"CreateSnapshot": [NAMELESS["empty"], CUT]})
@@ -116,7 +116,7 @@ def test_a_snapshot_without_an_id_does_not_go_before_it_is_named():
 
 @pytest.mark.parametrize("handle", ["", None])
 def test_a_nameless_snapshot_of_an_earlier_release_is_asked_for(handle):
-    """BUG-2: its status says ready and names nothing; csi-snapshotter leaves such ones too."""
+    """BUG-2: Its status is ready without a handle; csi-snapshotter leaves such contents too."""
     world = SnapshotWorld()
     status = {"readyToUse": True, "creationTime": 5, "snapshotHandle": handle}
     kept = {name: value for name, value in status.items() if value is not None}
@@ -139,7 +139,7 @@ def test_a_nameless_snapshot_of_an_earlier_release_is_deleted():
 
 
 def test_an_id_that_cannot_be_stored_is_deleted_with_its_object():
-    """The driver is told the very id it answered."""
+    """DeleteSnapshot gets exactly the ID that the driver answered."""
     world = SnapshotWorld()
     world.add_content()
     bad = {"snapshot": {"snapshot_id": "s\x07", "ready_to_use": True}}
@@ -154,7 +154,7 @@ def test_an_id_that_cannot_be_stored_is_deleted_with_its_object():
 
 @pytest.mark.parametrize("seconds", [-62135596800, 1_767_323_045_000, 2**62, -(2**62)], ids=str)
 def test_a_snapshot_with_a_time_that_cannot_be_stored_is_ready(seconds):
-    """BUG-1: the content gets the present time, an int64 of nanoseconds."""
+    """BUG-1: The status gets the present time as an int64 of nanoseconds."""
     world = SnapshotWorld()
     world.add_content()
     answer = csi.CreateSnapshotResponse(
@@ -187,7 +187,7 @@ BAD_GROUPS = {
 
 @pytest.mark.parametrize("answer", BAD_GROUPS.values(), ids=BAD_GROUPS)
 def test_a_group_that_cannot_be_believed_is_not_stored_and_is_deleted(answer):
-    """BUG-2: nothing of it is told; with its object goes what the driver made."""
+    """BUG-2: Its answer is not stored; deleting the object deletes what the driver made."""
     world = dynamic_world(answer)
     assert run(world).action.value == "retry"
     assert "volumeGroupSnapshotHandle" not in (content(world).get("status") or {})

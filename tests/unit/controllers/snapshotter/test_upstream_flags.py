@@ -36,7 +36,7 @@ def settings(program: str, *arguments: str):
 
 @PROGRAMS
 def test_the_defaults_are_upstreams(program, name, own):
-    """A container's arguments stay as they are, and mean what they meant."""
+    """A container's arguments can stay as they are and keep their meaning."""
     given = settings(program, *COMMON.split(), *own.split())
     usual = settings(program)
     assert given.chosen == usual.chosen == (name,)
@@ -48,7 +48,7 @@ def test_the_defaults_are_upstreams(program, name, own):
 
 @PROGRAMS
 def test_each_flag_is_read(program, name, own):
-    """Other values than the defaults arrive."""
+    """Values other than the defaults are read."""
     own_names = {one.partition("=")[0] for one in own.split()}
     flags = ["--worker-threads=3", "--retry-interval-start=2s", "--retry-interval-max=9s"]
     if "--timeout" in own_names:
@@ -72,7 +72,7 @@ def test_each_flag_is_read(program, name, own):
 
 @PROGRAMS
 def test_the_watcher_learns_how_often_to_look_again(program, name, own):
-    """SNA-010: it is the watcher that puts everything into the queue again."""
+    """SNA-010: The watcher does the resync."""
     command, rest = drop_in([program, "--resync-period=2s"])
     assert parse(command, rest, {}).resync_period_seconds == 2.0
     given = [f"--controllers={name}", "--resync-period=2s"]

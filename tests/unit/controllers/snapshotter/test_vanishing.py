@@ -1,6 +1,6 @@
-"""A content goes by force, at whatever moment of its creation: nothing stays in the storage.
+"""If a content is removed by force during its creation, no snapshot is left in the storage.
 
-But for a snapshot that was reported, which is the user's.
+A snapshot that was reported is the exception: it belongs to the user.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def replace(world):
 
 
 def before_request(number, world, happens, monkeypatch):
-    """Something happens before the request of that number, counted from now."""
+    """Call `happens` before the request of that number, counted from now."""
     reach, number = world.api._reach, len(world.api.requests) + number
 
     def counting(verb, path, body=None):
@@ -58,9 +58,9 @@ def test_so_many_requests_have_a_creation_and_a_later_look():
 @pytest.mark.parametrize("answer", [CUT, UPLOADING], ids=["ready", "uploading"])
 @pytest.mark.parametrize("number", range(REQUESTS - 1))
 def test_no_snapshot_is_left_whenever_it_goes(number, answer, monkeypatch):
-    """Before each request but the last, when its status tells of it (test_reported_ones.py).
+    """The object is gone before any request but the last; by then the status has the handle.
 
-    Then the pass is repeated, as after any event.
+    See test_reported_ones.py. The reconcile then runs again, as after an event.
     """
     world = new_world(answer)
     before_request(number, world, drop, monkeypatch)
@@ -77,14 +77,15 @@ def test_no_snapshot_is_left_whenever_it_goes(number, answer, monkeypatch):
     ("dies", "number"),
     [
         *((None, number) for number in range(LATER_REQUESTS)),
-        # The announcement is still there. Before the first request nobody knows of the report.
+        # The announcement is still there. Before the first request no worker knows that the
+        # snapshot is reported.
         *((BEFORE_UNMARKING, number) for number in range(1, LATER_REQUESTS + 1)),
     ],
 )
 def test_a_reported_snapshot_stays_whenever_its_content_goes(
     dies, number, answer, goes, monkeypatch
 ):
-    """Or another content has its name by then, which is cut for itself."""
+    """The content is gone, or a new content has its name, which gets its own snapshot."""
     world = new_world({"snapshot": {"snapshot_id": "sh"}}, answer)
     world.steps.dies_before = dies
     with suppress(Death):
@@ -106,7 +107,7 @@ def test_a_reported_snapshot_stays_whenever_its_content_goes(
     ("verb", "path"), [("get", CONTENT), ("patch", CONTENT), ("patch", f"{CONTENT}/status")]
 )
 def test_a_kind_that_is_not_served_for_a_moment_costs_no_snapshot(verb, path, answers):
-    """Its CRD is being replaced: a 404 says nothing of the object, which is looked at again."""
+    """While its CRD is replaced, a 404 proves nothing about the object, which is read again."""
     world = new_world(*answers, CUT)
     for _ in answers:
         world.run_content()
@@ -114,7 +115,7 @@ def test_a_kind_that_is_not_served_for_a_moment_costs_no_snapshot(verb, path, an
 
     world.api.fail(verb, path, error)
     outcome = None
-    with suppress(NotFoundError):  # the frame tries again
+    with suppress(NotFoundError):  # the engine retries
         outcome = world.run_content()
     assert outcome is None or outcome.action.value == "retry"
     world.run_content()
