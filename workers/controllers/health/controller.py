@@ -102,9 +102,9 @@ class Poll:
     """One poll of one driver.
 
     Attributes:
-        known: the report digest of each claim that was unhealthy at the last poll; None if that
-            is unknown, so that every claim is read.
-        missing: the claims whose volume was missing from the last list.
+        known: the report digest of each claim, by its uid, that was unhealthy at the last poll;
+            None if that is unknown, so that every claim is read.
+        missing: the uids of the claims whose volume was missing from the last list.
         retry_at: when a write is tried again, because the API server drops the field; empty if it
             stores the field.
     """
@@ -144,40 +144,57 @@ class Poll:
         if not self.way.is_list:
             reports = self.reader.each([one.handle for one in volumes])
         wanted = [one for one in volumes if self._matters(one, reports)]
+        known = self._announce(wanted, reports)
         claims = self._claims(wanted)
         for one in wanted:
-            claim = claims.get(one.full_name)
-            if claim is None or claim["metadata"]["uid"] != one.uid:
+            claim = claims.get(one.uid)
+            if claim is None:
                 continue
-            before = decide.stored(claim)
-            was_bad = bool(before) or one.full_name in (self.known or {})
+            was_bad = bool(decide.stored(claim)) or one.uid in (self.known or {})
             try:
                 if self._settle(one, claim, reports, was_bad=was_bad):
                     continue
             except (ApiError, CsiError, Gone) as error:
                 _log.error("Reconcile PVC health status error", pvc=one.full_name, err=error)
-            if was_bad:  # no report and no failure is a recovery
-                self.now_known[one.full_name] = (self.known or {}).get(one.full_name, "")
+            if was_bad or one.uid in known:  # no report and no failure is a recovery
+                self.now_known[one.uid] = known.get(one.uid, "")
         self._remember()
         self._count()
         return done(f"{len(self.now_known)} volumes are unhealthy")
 
     def _matters(self, one: Owned, reports: Mapping[str, Report | None]) -> bool:
         """Return True if the claim must be read: it is or was unhealthy, or that is unknown."""
-        report = reports.get(one.handle)
-        is_bad = report is not None and not report.is_healthy
-        return is_bad or self.known is None or one.full_name in self.known
+        return self.known is None or one.uid in self.known or _is_bad(one, reports)
+
+    def _announce(
+        self, wanted: list[Owned], reports: Mapping[str, Report | None]
+    ) -> dict[str, str]:
+        """Remember the claims that become unhealthy before one of them is written.
+
+        If this process dies before the end of the poll, the next poll reads these claims, even if
+        the driver finds their volumes healthy then. Return the digests by uid.
+        """
+        known = {one.uid: "" for one in wanted if _is_bad(one, reports)} | (self.known or {})
+        if self.known is not None and known != self.known:
+            mark = {**self.work.lease.mark, "known": known}
+            if len(known) > MOST_KNOWN:
+                del mark["known"]
+            self.work.keep("expect-health", mark)
+        return known
 
     def _claims(self, wanted: list[Owned]) -> dict[str, JsonObject]:
-        if len(wanted) > GET_AT_MOST:
-            listed = self.work.context.kube.list(paths.CLAIMS)
-            return {
-                f"{one['metadata']['namespace']}/{one['metadata']['name']}": one for one in listed
-            }
-        found = {
-            one.full_name: self.work.find(paths.CLAIMS, one.name, one.namespace) for one in wanted
+        """Return the live claims by uid, with the fields that a poll uses."""
+        uids = {one.uid for one in wanted}
+        found: Iterable[JsonObject | None] = (
+            self.work.context.kube.list(paths.CLAIMS)
+            if len(wanted) > GET_AT_MOST
+            else (self.work.find(paths.CLAIMS, one.name, one.namespace) for one in wanted)
+        )
+        return {
+            one["metadata"]["uid"]: decide.slim(one)
+            for one in found
+            if one is not None and one["metadata"]["uid"] in uids
         }
-        return {name: one for name, one in found.items() if one is not None}
 
     def _settle(
         self,
@@ -197,7 +214,7 @@ class Poll:
         self._write(claim, report)
         self._tell(one, claim, report, was_bad=was_bad)
         if not report.is_healthy:
-            self.now_known[one.full_name] = report.digest
+            self.now_known[one.uid] = report.digest
         return True
 
     def _confirm(self, one: Owned) -> Report | None:
@@ -207,9 +224,9 @@ class Poll:
         """
         if self.reader.can_confirm:
             return self.reader.one(one.handle)
-        if one.full_name in self.missing:
+        if one.uid in self.missing:
             return decide.Report()
-        self.now_missing.append(one.full_name)
+        self.now_missing.append(one.uid)
         return None
 
     def _write(self, claim: JsonObject, report: Report) -> None:
@@ -256,7 +273,7 @@ class Poll:
             is_new = bool(report.unknown) or decide.stored(claim) != report.conditions
         else:
             now = "" if report.is_healthy else report.digest
-            is_new = self.known.get(one.full_name, "") != now
+            is_new = self.known.get(one.uid, "") != now
         if not is_new:
             return
         if report.unknown:
@@ -285,6 +302,11 @@ class Poll:
         for status in ("DataLoss", "Inaccessible", "Degraded"):
             gauge = self.work.context.metrics.health_volumes
             gauge.labels(self.work.driver.name, status).set(self.statuses[status])
+
+
+def _is_bad(one: Owned, reports: Mapping[str, Report | None]) -> bool:
+    report = reports.get(one.handle)
+    return report is not None and not report.is_healthy
 
 
 CONTROLLER: Final = HealthController()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 _SILENT: Final = frozenset({errors.UNAVAILABLE, errors.DEADLINE_EXCEEDED})
+SILENT_CALLS: Final = 10
+"""So many calls in a row without an answer end a poll, or as many as run at the same time."""
 _MESSAGES: Final = {
     "ControllerListVolumeHealth": (
         csi.ControllerListVolumeHealthRequest,
@@ -82,14 +85,19 @@ class Reader:
         """Return the report of each listed volume; None if the driver says nothing about it.
 
         Raises:
-            CsiError: a page failed, or a page token was repeated; nothing is known then (VH-013).
+            CsiError: a page failed, a page token was repeated, or the list took longer than the
+                time between two lists; nothing is known then (VH-013).
         """
         method, found = self._way.value, dict[str, Report | None]()
+        until = time.monotonic() + self._settings.list_seconds
         with self._probe(method):
             token, seen = "", set[str]()
             while not seen or token:
-                if token in seen:
-                    raise CsiError(errors.ABORTED, "the driver repeats a page token", rpc=method)
+                problem = "the driver repeats a page token" if token in seen else ""
+                if time.monotonic() > until:
+                    problem = "the list takes longer than --list-volumes-interval"
+                if problem:
+                    raise CsiError(errors.ABORTED, problem, rpc=method)
                 seen.add(token)
                 page = self._call(method, starting_token=token)
                 for one in page.entries:
@@ -113,17 +121,20 @@ class Reader:
     def each(self, handles: Sequence[str]) -> dict[str, Report | None]:
         """Ask about each volume; the result lacks volumes whose call failed (VH-013).
 
-        If the driver answers none of several calls, the other volumes wait for the next poll
-        (VHD-004).
+        If the driver answers none of several calls in a row, the other volumes wait for the next
+        poll (VHD-004). The order changes, so that each volume is asked about at some time.
         """
         found: dict[str, Report | None] = {}
-        size = self._settings.worker_threads
+        size, silent = self._settings.worker_threads, 0
+        handles = random.sample(handles, len(handles))
         with ThreadPoolExecutor(size, "health") as threads:
             for start in range(0, len(handles), size):
                 some = handles[start : start + size]
                 answers = dict(zip(some, threads.map(self._try, some), strict=True))
                 found |= {h: one for h, one in answers.items() if not isinstance(one, CsiError)}
-                if all(getattr(one, "code", None) in _SILENT for one in answers.values()):
+                is_silent = all(getattr(one, "code", None) in _SILENT for one in answers.values())
+                silent = silent + len(some) if is_silent else 0
+                if silent >= max(size, SILENT_CALLS):
                     break
         return found
 
@@ -135,6 +146,7 @@ class Reader:
             return error
 
     def _call(self, method: str, **fields: str) -> Any:
+        self._work.lease.check()
         request, answer = _MESSAGES[method]
         seconds = self._settings.timeout_seconds
         name = f"Controller/{method}"

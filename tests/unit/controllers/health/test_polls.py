@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from uuid import uuid4
 
 import pytest
 
 from csi_client.errors import UNAVAILABLE, CsiError
-from tests.support.fake_context import DRIVER, FakeWorld
+from tests.support.fake_context import DRIVER, Death, FakeWorld
 from workers.controllers.health import controller as module
-from workers.controllers.health.controller import CONTROLLER
+from workers.controllers.health import reading
+from workers.controllers.health.controller import CONTROLLER, MOST_KNOWN, Poll
+from workers.controllers.health.decide import Owned
 from workers.controllers.health.reading import Way, way_of
 from workers.controllers.health.rules import poll_key
 from workers.controllers.health.settings import HealthSettings
+from workers.engine.live import DriverPass
+from workers.errors import LeaseLost
 from workers.kube import paths
-from workers.kube.errors import ForbiddenError
+from workers.kube.errors import ForbiddenError, Unreachable
+from workers.queue.marks import LONGEST_MARK
+from workers.queue.records import encode
 
 LIST = ("LIST_VOLUME_HEALTH", "GET_VOLUME_HEALTH")
 GET = ("GET_VOLUME_HEALTH",)
@@ -332,11 +339,99 @@ def test_vhd001_healthy_volumes_cost_no_request():
     assert world.api.requests == []
 
 
-def test_vhd004_a_driver_that_does_not_answer_is_left_alone():
+def test_vhd004_a_driver_that_does_not_answer_is_left_alone(monkeypatch):
+    monkeypatch.setattr(reading, "SILENT_CALLS", 1)
     world = HealthWorld(*GET, worker_threads=1)
     world.client.respond({"ControllerGetVolumeHealth": [CsiError(UNAVAILABLE, "away")]})
     world.poll()
     assert len(world.client.calls) == 1
+
+
+def test_vhd004_one_silent_volume_hides_no_other():
+    """Its call may be the first of the poll, and the only one at that time."""
+    world = HealthWorld(*GET, worker_threads=1)
+    world.report(b=[SLOW])
+    world.client.respond({"ControllerGetVolumeHealth:ha": [CsiError(UNAVAILABLE, "away")]})
+    world.poll()
+    assert world.stored("b") == STORED
+
+
+def test_vh013_a_list_without_end_fails():
+    """Each page has a new token."""
+    world = HealthWorld(*LIST, stored=STORED, list_seconds=0.05)
+    numbers = iter(range(1_000_000))
+    world.client.respond(
+        {"ControllerListVolumeHealth": [lambda _: {"next_token": f"t{next(numbers)}"}]}
+    )
+    assert world.poll() == "listing failed"
+    assert world.stored() == STORED
+
+
+def test_a_poll_that_lost_its_lease_calls_no_more():
+    world = HealthWorld(*GET, worker_threads=1)
+    key = poll_key(DRIVER)
+    lease = world.lease(key)
+    lease.is_lost = True
+    with pytest.raises(LeaseLost):
+        CONTROLLER.sync(world.context, world.driver, key, lease)
+    assert world.client.calls == []
+
+
+@BOTH
+@pytest.mark.parametrize("how", ["dies", "answer is lost"])
+def test_a_status_whose_poll_did_not_end_is_removed_once_the_volume_recovers(capabilities, how):
+    """The driver finds the volume healthy at the next poll already."""
+    world = HealthWorld(*capabilities)
+    world.report()
+    world.poll()
+    world.report(a=[SLOW])
+    if how == "dies":
+        world.steps.dies_before = 1 + world.steps.reached.index("remember-health") + 2
+        with pytest.raises(Death):
+            world.poll()
+    else:
+        merge = world.api.kube.merge
+
+        def unheard(*args, **how):
+            merge(*args, **how)
+            raise Unreachable("the connection was closed")
+
+        world.api.kube.merge = unheard
+        world.poll()
+        world.api.kube.merge = merge
+    assert world.stored() == STORED
+    world.steps.dies_before = None
+    world.report()
+    world.poll()
+    assert world.stored() == []
+
+
+def test_vhd006_the_mark_fits_whatever_the_names_are():
+    """A mark of more than 64 KiB is refused, and the poll would fail each time."""
+    world = HealthWorld("LIST_VOLUME_HEALTH")
+    for number in range(MOST_KNOWN):
+        claim = {"metadata": {"name": f"{number:0253}", "namespace": "n" * 63, "uid": str(uuid4())}}
+        world.api.add(paths.CLAIMS, claim)
+        source = {"driver": DRIVER, "volumeHandle": f"h{number}"}
+        spec = {"csi": source, "claimRef": claim["metadata"]}
+        volume = {"metadata": {"name": f"pv{number}"}, "spec": spec, "status": {"phase": "Bound"}}
+        world.api.add(paths.VOLUMES, volume)
+    world.report(**{str(number): [SLOW] for number in range(MOST_KNOWN)})
+    world.poll()
+    world.report()
+    world.poll()
+    mark = world.queue.marks[poll_key(DRIVER).text]
+    assert {name: len(found) for name, found in mark.items()} == {"known": 500, "missing": 500}
+    assert len(encode(mark)) <= LONGEST_MARK
+
+
+def test_only_the_wanted_claims_are_kept_while_all_are_listed(monkeypatch):
+    """And only the fields that are used: a cluster may have 100,000 claims."""
+    monkeypatch.setattr(module, "GET_AT_MOST", 0)
+    world, key = HealthWorld(*LIST), poll_key(DRIVER)
+    work = DriverPass(world.context, key, world.lease(key), paths.CLAIMS, driver=world.driver)
+    found = Poll(work, HealthSettings(), Way.LIST_HEALTH)._claims([Owned("ha", "n", "a", "ua")])
+    assert {uid: set(claim) for uid, claim in found.items()} == {"ua": {"metadata", "status"}}
 
 
 def test_vhd006_many_claims_are_listed_and_not_remembered(monkeypatch):
