@@ -181,6 +181,7 @@ def claim(labels, **fields):
 
 
 def volume(labels, record=None, **fields):
+    fields = {"claimRef": {"namespace": "default", "name": "claim1", "uid": "u1"}, **fields}
     made = make_volume(phase="Bound", csi_driver="foo", **fields)
     made.metadata.labels = labels
     if record:
@@ -249,6 +250,24 @@ def test_what_is_deleted_has_no_key(rules, index, is_listed):
         rules.end_list(resource)
     else:
         rules.gone(resource, items[index])
+    assert rules.all_keys() == []
+
+
+@pytest.mark.parametrize("is_listed", [False, True], ids=["event", "list"])
+def test_a_claim_that_names_somebodys_volume_does_not_hide_the_volumes_claim(rules, is_listed):
+    """Anybody may create a claim with a foreign spec.volumeName."""
+    other = claim({"team": "x"}, namespace="other", uid="u2")
+    items = [claim({"team": "blue"}), other, SAME[1]]
+    assert see(rules, *items, is_listed=is_listed) == [CLAIM]
+    assert see(rules, volume({}, "team", version="2")) == [CLAIM]
+    rules.gone(paths.CLAIMS, other)
+    assert see(rules, volume({"team": "red"}, version="3")) == [CLAIM]
+
+
+def test_a_claim_whose_volume_is_anothers_or_being_deleted_has_no_key(rules):
+    assert see(rules, claim({"team": "blue"}, uid="u2"), SAME[1]) == []
+    assert see(rules, claim({"team": "blue"})) == [CLAIM]
+    assert see(rules, volume({"team": "red"}, "team", deleting=True)) == []
     assert rules.all_keys() == []
 
 
