@@ -6,7 +6,7 @@ import pytest
 
 from csi_client import errors
 from csi_client.errors import CsiError
-from tests.support.fake_cluster import World
+from tests.support.fake_cluster import DRIVER, World
 from tests.support.kube_objects import make_claim, make_volume
 from workers.config.settings import ProvisionSettings, Settings
 from workers.controllers.provisioner.rules import WATCHES, ProvisionerRules
@@ -117,6 +117,25 @@ def test_a_refused_patch_is_raised_and_the_next_pass_makes_it():
     world.kube.fail["merge"] = [ForbiddenError(403, "Forbidden", "denied by a policy")]
     with pytest.raises(ForbiddenError):
         relabel(world, {"team": "blue"})
+    relabel(world, {"team": "blue"})
+    assert volume_labels(world) == {"team": "blue"}
+
+
+def test_a_refused_patch_does_not_keep_the_record_of_an_attempt():
+    """Somebody saved the PV while the outcome of the call was unknown."""
+    world = a_world({"team": "red"})
+    world.client.answers = [CsiError(errors.DEADLINE_EXCEEDED, "late")]
+    world.claim_pass(world.live_claim())
+    reference = {"namespace": "default", "name": "data", "uid": "u1"}
+    source = {"driver": DRIVER, "volumeHandle": "h"}
+    world.kube.add(
+        "persistentvolumes",
+        {"metadata": {"name": "pvc-u1"}, "spec": {"csi": source, "claimRef": reference}},
+    )
+    world.live_claim()["spec"]["volumeName"] = "pvc-u1"
+    world.kube.fail["merge"] = [ForbiddenError(403, "Forbidden", "denied by a policy")]
+    assert relabel(world, {"team": "blue"}).action is Action.DONE
+    assert (world.intents.intents, world.kube.kind("configmaps")) == ({}, {})
     relabel(world, {"team": "blue"})
     assert volume_labels(world) == {"team": "blue"}
 
