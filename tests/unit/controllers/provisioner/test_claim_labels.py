@@ -306,3 +306,13 @@ def test_a_driver_with_new_keys_is_listed_again():
         assert not relists[resource]([FOO], [FOO])
         assert not relists[resource]([more], [FOO])
         assert not relists[resource]([], [PLAIN])
+
+
+def test_a_new_node_is_no_reason_to_list_again_while_the_nodes_flags_differ():
+    """As during a rollout of a DaemonSet."""
+    old = {"claim_labels_to_pv": list(KEYS[:1])}
+    nodes = [{**FOO, "queue_name": f"foo@{node}", "node": node} for node in "abc"]
+    nodes[1]["rules"] = old
+    relists = {watch.resource: watch.relists for watch in WATCHES}
+    assert not relists[paths.CLAIMS](nodes[:2], nodes)
+    assert relists[paths.CLAIMS](nodes[1:2], nodes)
