@@ -146,15 +146,18 @@ class Poll:
         wanted = [one for one in volumes if self._matters(one, reports)]
         known = self._announce(wanted, reports)
         claims = self._claims(wanted)
+        wanted = [one for one in wanted if one.uid in claims]
+        bad = {uid for uid, claim in claims.items() if decide.stored(claim)} | set(self.known or ())
+        if self.way.is_list:
+            missing = [one for one in wanted if one.uid in bad and one.handle not in reports]
+            reports = {**reports, **self._confirmed(missing)}
         for one in wanted:
-            claim = claims.get(one.uid)
-            if claim is None:
-                continue
-            was_bad = bool(decide.stored(claim)) or one.uid in (self.known or {})
+            report, was_bad = reports.get(one.handle), one.uid in bad
             try:
-                if self._settle(one, claim, reports, was_bad=was_bad):
+                if report is not None:
+                    self._settle(one, claims[one.uid], report, was_bad=was_bad)
                     continue
-            except (ApiError, CsiError, Gone) as error:
+            except (ApiError, Gone) as error:
                 _log.error("Reconcile PVC health status error", pvc=one.full_name, err=error)
             if was_bad or one.uid in known:  # no report and no failure is a recovery
                 self.now_known[one.uid] = known.get(one.uid, "")
@@ -196,38 +199,23 @@ class Poll:
             if one is not None and one["metadata"]["uid"] in uids
         }
 
-    def _settle(
-        self,
-        one: Owned,
-        claim: JsonObject,
-        reports: Mapping[str, Report | None],
-        *,
-        was_bad: bool,
-    ) -> bool:
-        """Bring one claim in line with its volume's report; return False if there is none."""
-        report = reports.get(one.handle)
-        if was_bad and self.way.is_list and one.handle not in reports:
-            report = self._confirm(one)
-        if report is None:
-            return False
+    def _confirmed(self, missing: list[Owned]) -> Mapping[str, Report | None]:
+        """Return the reports of unhealthy volumes that are missing from the list (VH-012).
+
+        The result lacks a volume if it is not certain yet whether it has recovered.
+        """
+        if self.reader.can_confirm:
+            return self.reader.each([one.handle for one in missing])
+        self.now_missing = [one.uid for one in missing if one.uid not in self.missing]
+        return {one.handle: decide.Report() for one in missing if one.uid in self.missing}
+
+    def _settle(self, one: Owned, claim: JsonObject, report: Report, *, was_bad: bool) -> None:
+        """Bring one claim in line with its volume's report."""
         self.statuses.update({status for status, _, _ in report.conditions})
         self._write(claim, report)
         self._tell(one, claim, report, was_bad=was_bad)
         if not report.is_healthy:
             self.now_known[one.uid] = report.digest
-        return True
-
-    def _confirm(self, one: Owned) -> Report | None:
-        """Find out whether a volume that is missing from the list has recovered (VH-012).
-
-        Return None if that is not certain yet.
-        """
-        if self.reader.can_confirm:
-            return self.reader.one(one.handle)
-        if one.uid in self.missing:
-            return decide.Report()
-        self.now_missing.append(one.uid)
-        return None
 
     def _write(self, claim: JsonObject, report: Report) -> None:
         """Write the conditions if they differ, and notice whether the API server stored them."""

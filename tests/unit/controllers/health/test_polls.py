@@ -356,6 +356,25 @@ def test_vhd004_one_silent_volume_hides_no_other():
     assert world.stored("b") == STORED
 
 
+def test_vhd004_a_driver_that_confirms_nothing_is_left_alone(monkeypatch):
+    """Its list is empty: thousands of volumes may have to be asked about."""
+    monkeypatch.setattr(reading, "SILENT_CALLS", 1)
+    world = HealthWorld(*LIST, stored=STORED, worker_threads=1)
+    world.report(a=[SLOW], b=[SLOW])
+    world.poll()
+    silence = CsiError(UNAVAILABLE, "away")
+    world.client.respond(
+        {f"ControllerGetVolumeHealth:{handle}": [silence] for handle in ("ha", "hb")}
+    )
+    world.client.respond({"ControllerListVolumeHealth": [{}]})
+    world.poll()
+    assert world.client.methods == ["ControllerListVolumeHealth", "ControllerGetVolumeHealth"]
+    assert (world.stored("a"), world.stored("b")) == (STORED, STORED)
+    world.report()
+    world.poll()
+    assert (world.stored("a"), world.stored("b")) == ([], [])
+
+
 def test_vh013_a_list_without_end_fails():
     """Each page has a new token."""
     world = HealthWorld(*LIST, stored=STORED, list_seconds=0.05)
