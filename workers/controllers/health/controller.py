@@ -7,6 +7,7 @@ missing from its list, and when to try a field again that the API server dropped
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from csi_client.errors import CsiError
 from workers.controllers.health import decide
-from workers.controllers.health.reading import Reader, Way, way_of
+from workers.controllers.health.reading import MOST_SECONDS, Reader, Way, way_of
 from workers.controllers.health.rules import KIND, poll_key
 from workers.controllers.health.spec import SPEC
 from workers.deadlines import NONE, Deadline
@@ -152,7 +153,9 @@ class Poll:
             missing = [one for one in wanted if one.uid in bad and one.handle not in reports]
             reports = {**reports, **self._confirmed(missing)}
         for one in wanted:
-            report, was_bad = reports.get(one.handle), one.uid in bad
+            is_late = time.monotonic() > self.reader.until + MOST_SECONDS
+            report = None if is_late else reports.get(one.handle)
+            was_bad = one.uid in bad
             try:
                 if report is not None:
                     self._settle(one, claims[one.uid], report, was_bad=was_bad)

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 _SILENT: Final = frozenset({errors.UNAVAILABLE, errors.DEADLINE_EXCEEDED})
 SILENT_CALLS: Final = 10
-"""So many calls in a row without an answer end a poll, or as many as run at the same time."""
+"""Number of calls in a row without an answer that ends a poll; at least `--worker-threads`."""
+MOST_SECONDS: Final = 600.0
+"""Longest time for the calls of a poll, because a pass of 30 min counts as stuck (`Passes`)."""
 _MESSAGES: Final = {
     "ControllerListVolumeHealth": (
         csi.ControllerListVolumeHealthRequest,
@@ -60,8 +62,10 @@ class Way(Enum):
 
 
 def way_of(driver: Driver, settings: HealthSettings) -> Way | None:
-    """Return how the driver reports health; None if it does not (VH-001, VHD-010)."""
+    """Return how the driver reports health; None if it does not (VH-001, VHD-010, VHD-013)."""
     supports = driver.supports
+    if driver.settings.node.enabled:
+        return None
     if supports("LIST_VOLUME_HEALTH"):
         return Way.LIST_HEALTH
     if supports("GET_VOLUME_HEALTH"):
@@ -74,10 +78,15 @@ def way_of(driver: Driver, settings: HealthSettings) -> Way | None:
 
 
 class Reader:
-    """The calls of one poll."""
+    """The calls of one poll.
+
+    Attributes:
+        until: the monotonic time after which no further call is made.
+    """
 
     def __init__(self, work: DriverPass, settings: HealthSettings, way: Way) -> None:
         self._work, self._settings, self._way = work, settings, way
+        self.until = time.monotonic() + MOST_SECONDS
         self._method = (Way.GET_CONDITIONS if way.is_old else Way.GET_HEALTH).value
         self.can_confirm = work.driver.supports("GET_VOLUME" if way.is_old else "GET_VOLUME_HEALTH")
 
@@ -85,17 +94,16 @@ class Reader:
         """Return the report of each listed volume; None if the driver says nothing about it.
 
         Raises:
-            CsiError: a page failed, a page token was repeated, or the list took longer than the
-                time between two lists; nothing is known then (VH-013).
+            CsiError: a page failed, a page token was repeated, or the list took too long; nothing
+                is known then (VH-013).
         """
         method, found = self._way.value, dict[str, Report | None]()
-        until = time.monotonic() + self._settings.list_seconds
         with self._probe(method):
             token, seen = "", set[str]()
             while not seen or token:
                 problem = "the driver repeats a page token" if token in seen else ""
-                if time.monotonic() > until:
-                    problem = "the list takes longer than --list-volumes-interval"
+                if time.monotonic() > self.until:
+                    problem = f"the list takes longer than {MOST_SECONDS:g} s"
                 if problem:
                     raise CsiError(errors.ABORTED, problem, rpc=method)
                 seen.add(token)
@@ -121,8 +129,8 @@ class Reader:
     def each(self, handles: Sequence[str]) -> dict[str, Report | None]:
         """Ask about each volume; the result lacks volumes whose call failed (VH-013).
 
-        If the driver answers none of several calls in a row, the other volumes wait for the next
-        poll (VHD-004). The order changes, so that each volume is asked about at some time.
+        If the driver answers none of several calls in a row, or is slow, the other volumes wait for
+        the next poll (VHD-004). The order changes, so that each volume is asked about at some time.
         """
         found: dict[str, Report | None] = {}
         size, silent = self._settings.worker_threads, 0
@@ -134,7 +142,7 @@ class Reader:
                 found |= {h: one for h, one in answers.items() if not isinstance(one, CsiError)}
                 is_silent = all(getattr(one, "code", None) in _SILENT for one in answers.values())
                 silent = silent + len(some) if is_silent else 0
-                if silent >= max(size, SILENT_CALLS):
+                if silent >= max(size, SILENT_CALLS) or time.monotonic() > self.until:
                     break
         return found
 

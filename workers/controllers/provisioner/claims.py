@@ -285,7 +285,7 @@ class ClaimPass(ClaimWork):
             except ApiError as error:
                 if self.record is None:
                     raise
-                # A refused label must not keep the record. The next resync adds this key again.
+                # A refused label must not keep the record. The next resync adds the key again.
                 _log.warning("the labels of the volume do not follow yet", err=error)
             return outcome
         # An open call is repeated with its recorded class; a newer class applies only to the next

@@ -375,9 +375,39 @@ def test_vhd004_a_driver_that_confirms_nothing_is_left_alone(monkeypatch):
     assert (world.stored("a"), world.stored("b")) == ([], [])
 
 
-def test_vh013_a_list_without_end_fails():
+def test_vhd004_a_slow_driver_is_asked_about_the_other_volumes_later(monkeypatch):
+    """A pass of half an hour counts as stuck: the key is released, and the worker restarted."""
+    monkeypatch.setattr(reading, "MOST_SECONDS", 0)
+    world = HealthWorld(*GET, worker_threads=1)
+    world.report(a=[SLOW], b=[SLOW])
+    world.poll()
+    assert len(world.client.calls) == 1
+    while not (world.stored("a") and world.stored("b")):
+        world.poll()
+
+
+def test_what_cannot_be_written_in_time_is_written_later(monkeypatch):
+    monkeypatch.setattr(module, "MOST_SECONDS", -3600)
+    world = HealthWorld(*LIST)
+    world.report(a=[SLOW])
+    world.poll()
+    assert world.stored() == []
+    monkeypatch.undo()
+    world.poll()
+    assert world.stored() == STORED
+
+
+def test_vhd013_a_node_is_not_polled():
+    world = HealthWorld(*LIST)
+    world.driver.settings.node.enabled = True
+    assert not CONTROLLER.serves(world.driver)
+    assert list(CONTROLLER.periodic(world.context, world.driver)) == []
+
+
+def test_vh013_a_list_without_end_fails(monkeypatch):
     """Each page has a new token."""
-    world = HealthWorld(*LIST, stored=STORED, list_seconds=0.05)
+    monkeypatch.setattr(reading, "MOST_SECONDS", 0.05)
+    world = HealthWorld(*LIST, stored=STORED)
     numbers = iter(range(1_000_000))
     world.client.respond(
         {"ControllerListVolumeHealth": [lambda _: {"next_token": f"t{next(numbers)}"}]}
