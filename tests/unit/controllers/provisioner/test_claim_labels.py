@@ -290,6 +290,11 @@ def test_a_claim_whose_volume_is_anothers_or_being_deleted_has_no_key(rules):
     assert rules.all_keys() == []
 
 
+def test_a_claim_that_was_bound_without_a_provisioner_is_not_compared(rules):
+    """An administrator made its PV."""
+    assert see(rules, claim({"team": "blue"}, provisioner=None), SAME[1]) == []
+
+
 def test_an_unbound_claim_and_a_driver_without_the_flag_are_not_compared(rules):
     assert see(rules, make_claim(labels={"team": "red"}, provisioner="bar"), SAME[1]) == []
     rules.set_drivers([PLAIN])
