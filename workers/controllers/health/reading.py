@@ -6,6 +6,7 @@ import random
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -138,7 +139,9 @@ class Reader:
         with ThreadPoolExecutor(size, "health") as threads:
             for start in range(0, len(handles), size):
                 some = handles[start : start + size]
-                answers = dict(zip(some, threads.map(self._try, some), strict=True))
+                # With the context, which has the lease, a call ends when others may work.
+                calls = {h: threads.submit(copy_context().run, self._try, h) for h in some}
+                answers = {h: call.result() for h, call in calls.items()}
                 found |= {h: one for h, one in answers.items() if not isinstance(one, CsiError)}
                 is_silent = all(getattr(one, "code", None) in _SILENT for one in answers.values())
                 silent = silent + len(some) if is_silent else 0

@@ -20,6 +20,7 @@ from workers.engine.live import DriverPass
 from workers.errors import LeaseLost
 from workers.kube import paths
 from workers.kube.errors import ForbiddenError, Unreachable
+from workers.queue.leases import CURRENT
 from workers.queue.marks import LONGEST_MARK
 from workers.queue.records import encode
 
@@ -414,6 +415,17 @@ def test_vh013_a_list_without_end_fails(monkeypatch):
     )
     assert world.poll() == "listing failed"
     assert world.stored() == STORED
+
+
+def test_every_call_belongs_to_the_poll():
+    """By its lease a call is ended when this process may work no longer."""
+    world, seen = HealthWorld(*GET), []
+    world.client.respond({"ControllerGetVolumeHealth": [lambda _: seen.append(CURRENT.get())]})
+    lease = world.lease(poll_key(DRIVER))
+    token = CURRENT.set(lease)
+    world.poll()
+    CURRENT.reset(token)
+    assert seen == [lease, lease]
 
 
 def test_a_poll_that_lost_its_lease_calls_no_more():
