@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from csi_client.errors import CsiError
 from workers.controllers.health import decide
-from workers.controllers.health.reading import MOST_SECONDS, Reader, Way, way_of
+from workers.controllers.health.reading import FAILURES, MOST_SECONDS, Reader, Way, way_of
 from workers.controllers.health.rules import KIND, poll_key
 from workers.controllers.health.spec import SPEC
 from workers.deadlines import NONE, Deadline
@@ -135,7 +134,7 @@ class Poll:
         if self.way.is_list:
             try:
                 reports = self.reader.all()
-            except CsiError as error:
+            except FAILURES as error:
                 _log.error("Check controller volume health error", err=error)
                 return done("listing failed")
             if self.known == {} and all(one is None or one.is_healthy for one in reports.values()):

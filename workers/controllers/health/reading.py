@@ -14,6 +14,7 @@ from csi_client import errors
 from csi_client import messages as csi
 from csi_client.errors import CsiError
 from workers.controllers.health.decide import Report, report_of, report_of_condition
+from workers.errors import DriverAway
 from workers.observability.logging import get_logger
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 _SILENT: Final = frozenset({errors.UNAVAILABLE, errors.DEADLINE_EXCEEDED})
+FAILURES: Final = (CsiError, DriverAway)
+"""How a call fails. A driver that crashes when it is asked must not be asked again at once."""
 SILENT_CALLS: Final = 10
 """Number of calls in a row without an answer that ends a poll; at least `--worker-threads`."""
 MOST_SECONDS: Final = 600.0
@@ -97,6 +100,7 @@ class Reader:
         Raises:
             CsiError: a page failed, a page token was repeated, or the list took too long; nothing
                 is known then (VH-013).
+            DriverAway: the connection was lost.
         """
         method, found = self._way.value, dict[str, Report | None]()
         with self._probe(method):
@@ -122,6 +126,7 @@ class Reader:
 
         Raises:
             CsiError: the call failed.
+            DriverAway: the connection was lost.
         """
         with self._probe(self._method):
             answer = self._call(self._method, volume_id=handle)
@@ -142,17 +147,17 @@ class Reader:
                 # With the context, which has the lease, a call ends when others may work.
                 calls = {h: threads.submit(copy_context().run, self._try, h) for h in some}
                 answers = {h: call.result() for h, call in calls.items()}
-                found |= {h: one for h, one in answers.items() if not isinstance(one, CsiError)}
-                is_silent = all(getattr(one, "code", None) in _SILENT for one in answers.values())
+                found |= {h: one for h, one in answers.items() if not isinstance(one, FAILURES)}
+                is_silent = all(map(_is_silence, answers.values()))
                 silent = silent + len(some) if is_silent else 0
                 if silent >= max(size, SILENT_CALLS) or time.monotonic() > self.until:
                     break
         return found
 
-    def _try(self, handle: str) -> Report | CsiError | None:
+    def _try(self, handle: str) -> Report | CsiError | DriverAway | None:
         try:
             return self.one(handle)
-        except CsiError as error:
+        except FAILURES as error:
             _log.warning("Check controller volume health error", volume=handle, err=error)
             return error
 
@@ -175,6 +180,11 @@ class Reader:
             metrics.health_probes.labels(driver, method, result).inc()
             seconds = time.monotonic() - started
             metrics.health_probe_seconds.labels(driver, method).observe(seconds)
+
+
+def _is_silence(answer: Report | CsiError | DriverAway | None) -> bool:
+    is_silent = isinstance(answer, CsiError) and answer.code in _SILENT
+    return is_silent or isinstance(answer, DriverAway)
 
 
 def _condition(volume: Any) -> Report | None:

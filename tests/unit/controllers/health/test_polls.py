@@ -17,7 +17,7 @@ from workers.controllers.health.reading import Way, way_of
 from workers.controllers.health.rules import poll_key
 from workers.controllers.health.settings import HealthSettings
 from workers.engine.live import DriverPass
-from workers.errors import LeaseLost
+from workers.errors import DriverAway, LeaseLost
 from workers.kube import paths
 from workers.kube.errors import ForbiddenError, Unreachable
 from workers.queue.leases import CURRENT
@@ -403,6 +403,18 @@ def test_vhd013_a_node_is_not_polled():
     world.driver.settings.node.enabled = True
     assert not CONTROLLER.serves(world.driver)
     assert list(CONTROLLER.periodic(world.context, world.driver)) == []
+
+
+def test_vh013_a_driver_that_crashes_over_one_volume_is_asked_again_at_the_next_poll():
+    """The reports about the other volumes count."""
+    world = HealthWorld(*GET)
+    world.report(b=[SLOW])
+    world.client.respond({"ControllerGetVolumeHealth:ha": [DriverAway("not connected")]})
+    assert world.poll() == "1 volumes are unhealthy"
+    assert world.stored("b") == STORED
+    world = HealthWorld(*LIST)
+    world.client.respond({"ControllerListVolumeHealth": [DriverAway("not connected")]})
+    assert world.poll() == "listing failed"
 
 
 def test_vh013_a_list_without_end_fails(monkeypatch):
