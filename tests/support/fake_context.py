@@ -296,6 +296,7 @@ class FakeWorld:
                 settings=SimpleNamespace(
                     controllers=dict(self.settings),
                     gates=SimpleNamespace(volume_attributes_class=True),
+                    node=SimpleNamespace(enabled=False),
                 ),
                 supports=lambda name: name in names,
                 timeout_seconds=lambda _operation, _class_name="": None,

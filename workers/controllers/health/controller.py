@@ -7,14 +7,14 @@ missing from its list, and when to try a field again that the API server dropped
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from csi_client.errors import CsiError
 from workers.controllers.health import decide
-from workers.controllers.health.reading import Reader, Way, way_of
+from workers.controllers.health.reading import FAILURES, MOST_SECONDS, Reader, Way, way_of
 from workers.controllers.health.rules import KIND, poll_key
 from workers.controllers.health.spec import SPEC
 from workers.deadlines import NONE, Deadline
@@ -102,9 +102,9 @@ class Poll:
     """One poll of one driver.
 
     Attributes:
-        known: the report digest of each claim that was unhealthy at the last poll; None if that
-            is unknown, so that every claim is read.
-        missing: the claims whose volume was missing from the last list.
+        known: the report digest of each claim, by its uid, that was unhealthy at the last poll;
+            None if that is unknown, so that every claim is read.
+        missing: the uids of the claims whose volume was missing from the last list.
         retry_at: when a write is tried again, because the API server drops the field; empty if it
             stores the field.
     """
@@ -134,7 +134,7 @@ class Poll:
         if self.way.is_list:
             try:
                 reports = self.reader.all()
-            except CsiError as error:
+            except FAILURES as error:
                 _log.error("Check controller volume health error", err=error)
                 return done("listing failed")
             if self.known == {} and all(one is None or one.is_healthy for one in reports.values()):
@@ -144,73 +144,80 @@ class Poll:
         if not self.way.is_list:
             reports = self.reader.each([one.handle for one in volumes])
         wanted = [one for one in volumes if self._matters(one, reports)]
+        known = self._announce(wanted, reports)
         claims = self._claims(wanted)
+        wanted = [one for one in wanted if one.uid in claims]
+        bad = {uid for uid, claim in claims.items() if decide.stored(claim)} | set(self.known or ())
+        if self.way.is_list:
+            missing = [one for one in wanted if one.uid in bad and one.handle not in reports]
+            reports = {**reports, **self._confirmed(missing)}
         for one in wanted:
-            claim = claims.get(one.full_name)
-            if claim is None or claim["metadata"]["uid"] != one.uid:
-                continue
-            before = decide.stored(claim)
-            was_bad = bool(before) or one.full_name in (self.known or {})
+            is_late = time.monotonic() > self.reader.until + MOST_SECONDS
+            report = None if is_late else reports.get(one.handle)
+            was_bad = one.uid in bad
             try:
-                if self._settle(one, claim, reports, was_bad=was_bad):
+                if report is not None:
+                    self._settle(one, claims[one.uid], report, was_bad=was_bad)
                     continue
-            except (ApiError, CsiError, Gone) as error:
+            except (ApiError, Gone) as error:
                 _log.error("Reconcile PVC health status error", pvc=one.full_name, err=error)
-            if was_bad:  # no report and no failure is a recovery
-                self.now_known[one.full_name] = (self.known or {}).get(one.full_name, "")
+            if was_bad or one.uid in known:  # no report and no failure is a recovery
+                self.now_known[one.uid] = known.get(one.uid, "")
         self._remember()
         self._count()
         return done(f"{len(self.now_known)} volumes are unhealthy")
 
     def _matters(self, one: Owned, reports: Mapping[str, Report | None]) -> bool:
         """Return True if the claim must be read: it is or was unhealthy, or that is unknown."""
-        report = reports.get(one.handle)
-        is_bad = report is not None and not report.is_healthy
-        return is_bad or self.known is None or one.full_name in self.known
+        return self.known is None or one.uid in self.known or _is_bad(one, reports)
+
+    def _announce(
+        self, wanted: list[Owned], reports: Mapping[str, Report | None]
+    ) -> dict[str, str]:
+        """Remember the claims that become unhealthy before one of them is written.
+
+        If this process dies before the end of the poll, the next poll reads these claims, even if
+        the driver finds their volumes healthy then. Return the digests by uid.
+        """
+        known = {one.uid: "" for one in wanted if _is_bad(one, reports)} | (self.known or {})
+        if self.known is not None and known != self.known:
+            mark = {**self.work.lease.mark, "known": known}
+            if len(known) > MOST_KNOWN:
+                del mark["known"]
+            self.work.keep("expect-health", mark)
+        return known
 
     def _claims(self, wanted: list[Owned]) -> dict[str, JsonObject]:
-        if len(wanted) > GET_AT_MOST:
-            listed = self.work.context.kube.list(paths.CLAIMS)
-            return {
-                f"{one['metadata']['namespace']}/{one['metadata']['name']}": one for one in listed
-            }
-        found = {
-            one.full_name: self.work.find(paths.CLAIMS, one.name, one.namespace) for one in wanted
+        """Return the live claims by uid, with the fields that a poll uses."""
+        uids = {one.uid for one in wanted}
+        found: Iterable[JsonObject | None] = (
+            self.work.context.kube.list(paths.CLAIMS)
+            if len(wanted) > GET_AT_MOST
+            else (self.work.find(paths.CLAIMS, one.name, one.namespace) for one in wanted)
+        )
+        return {
+            one["metadata"]["uid"]: decide.slim(one)
+            for one in found
+            if one is not None and one["metadata"]["uid"] in uids
         }
-        return {name: one for name, one in found.items() if one is not None}
 
-    def _settle(
-        self,
-        one: Owned,
-        claim: JsonObject,
-        reports: Mapping[str, Report | None],
-        *,
-        was_bad: bool,
-    ) -> bool:
-        """Bring one claim in line with its volume's report; return False if there is none."""
-        report = reports.get(one.handle)
-        if was_bad and self.way.is_list and one.handle not in reports:
-            report = self._confirm(one)
-        if report is None:
-            return False
+    def _confirmed(self, missing: list[Owned]) -> Mapping[str, Report | None]:
+        """Return the reports of unhealthy volumes that are missing from the list (VH-012).
+
+        The result lacks a volume if it is not certain yet whether it has recovered.
+        """
+        if self.reader.can_confirm:
+            return self.reader.each([one.handle for one in missing])
+        self.now_missing = [one.uid for one in missing if one.uid not in self.missing]
+        return {one.handle: decide.Report() for one in missing if one.uid in self.missing}
+
+    def _settle(self, one: Owned, claim: JsonObject, report: Report, *, was_bad: bool) -> None:
+        """Bring one claim in line with its volume's report."""
         self.statuses.update({status for status, _, _ in report.conditions})
         self._write(claim, report)
         self._tell(one, claim, report, was_bad=was_bad)
         if not report.is_healthy:
-            self.now_known[one.full_name] = report.digest
-        return True
-
-    def _confirm(self, one: Owned) -> Report | None:
-        """Find out whether a volume that is missing from the list has recovered (VH-012).
-
-        Return None if that is not certain yet.
-        """
-        if self.reader.can_confirm:
-            return self.reader.one(one.handle)
-        if one.full_name in self.missing:
-            return decide.Report()
-        self.now_missing.append(one.full_name)
-        return None
+            self.now_known[one.uid] = report.digest
 
     def _write(self, claim: JsonObject, report: Report) -> None:
         """Write the conditions if they differ, and notice whether the API server stored them."""
@@ -256,7 +263,7 @@ class Poll:
             is_new = bool(report.unknown) or decide.stored(claim) != report.conditions
         else:
             now = "" if report.is_healthy else report.digest
-            is_new = self.known.get(one.full_name, "") != now
+            is_new = self.known.get(one.uid, "") != now
         if not is_new:
             return
         if report.unknown:
@@ -285,6 +292,11 @@ class Poll:
         for status in ("DataLoss", "Inaccessible", "Degraded"):
             gauge = self.work.context.metrics.health_volumes
             gauge.labels(self.work.driver.name, status).set(self.statuses[status])
+
+
+def _is_bad(one: Owned, reports: Mapping[str, Report | None]) -> bool:
+    report = reports.get(one.handle)
+    return report is not None and not report.is_healthy
 
 
 CONTROLLER: Final = HealthController()

@@ -29,7 +29,11 @@ NO_REASON: Final = "Unspecified"
 
 MOST_CONDITIONS: Final = 16
 """The API server accepts no more conditions per claim."""
-_MOST_TEXT: Final = 1024
+_MOST_REASON: Final = 256
+_MOST_MESSAGE: Final = 1024
+"""The API server accepts no more bytes of UTF-8."""
+_MOST_TYPES: Final = 100
+"""Types from this number on are counted together; a metric label must not have any value."""
 
 _TYPES: Final = csi.VolumeHealthErrorType
 _STATUSES: Final = {
@@ -58,8 +62,8 @@ class Report:
 
     Attributes:
         conditions: the conditions, sorted; empty for a healthy volume.
-        unknown: descriptions of entries whose type csi-fleet does not know, sorted.
-        unknown_types: the numbers of their types.
+        unknown: descriptions of entries whose type csi-fleet does not know, sorted; at most 16.
+        unknown_types: the number of the type of each such entry, or "other" for a high one.
     """
 
     conditions: tuple[Condition, ...] = ()
@@ -110,20 +114,22 @@ def report_of(health: csi.VolumeHealth) -> Report:
         if status is None:
             where = f" (reason: {entry.reason})" if entry.reason else ""
             what = f": {entry.message}" if entry.message else ""
-            unknown.append(f"{entry.status}{where}{what}"[:_MOST_TEXT])
-            types.append(str(entry.status))
+            unknown.append(_cut(f"{entry.status}{where}{what}", _MOST_MESSAGE))
+            types.append(str(entry.status) if 0 <= entry.status < _MOST_TYPES else "other")
             continue
-        one = Condition(status, entry.reason or NO_REASON, entry.message[:_MOST_TEXT])
+        reason = _cut(entry.reason, _MOST_REASON) or NO_REASON
+        one = Condition(status, reason, _cut(entry.message, _MOST_MESSAGE))
         found.setdefault(one[:2], one)
     worst = sorted(found.values(), key=lambda one: [*_STATUSES.values()].index(one.status))
-    return Report(_sorted(worst[:MOST_CONDITIONS]), tuple(sorted(unknown)), tuple(types))
+    few = tuple(sorted(unknown)[:MOST_CONDITIONS])
+    return Report(_sorted(worst[:MOST_CONDITIONS]), few, tuple(types))
 
 
 def report_of_condition(condition: csi.VolumeCondition) -> Report:
     """Read the VolumeCondition of CSI 1.12 (VHD-010)."""
     if not condition.abnormal:
         return Report()
-    return Report((Condition("Degraded", ABNORMAL, condition.message[:_MOST_TEXT]),))
+    return Report((Condition("Degraded", ABNORMAL, _cut(condition.message, _MOST_MESSAGE)),))
 
 
 def stored(claim: Json) -> tuple[Condition, ...]:
@@ -133,6 +139,16 @@ def stored(claim: Json) -> tuple[Condition, ...]:
         Condition(text(one, "status"), text(one, "reason"), text(one, "message"))
         for one in health.get("healthConditions") or ()
     )
+
+
+def slim(claim: JsonObject) -> JsonObject:
+    """Return the fields of a claim that a poll uses; a poll may keep thousands of claims."""
+    metadata = claim["metadata"]
+    names = ("namespace", "name", "uid", "resourceVersion")
+    return {
+        "metadata": {name: metadata[name] for name in names},
+        "status": {"healthStatus": (claim.get("status") or {}).get("healthStatus")},
+    }
 
 
 def patch_of(conditions: Sequence[Condition], now: str) -> JsonObject:
@@ -157,6 +173,10 @@ def owned(volumes: Iterable[Json], driver: str) -> list[Owned]:
             continue
         found.append(Owned(handle, *(text(claim, part) for part in ("namespace", "name", "uid"))))
     return found
+
+
+def _cut(shown: str, most_bytes: int) -> str:
+    return shown.encode()[:most_bytes].decode(errors="ignore")
 
 
 def _sorted(conditions: Iterable[Condition]) -> tuple[Condition, ...]:

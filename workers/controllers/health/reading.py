@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,6 +14,7 @@ from csi_client import errors
 from csi_client import messages as csi
 from csi_client.errors import CsiError
 from workers.controllers.health.decide import Report, report_of, report_of_condition
+from workers.errors import DriverAway
 from workers.observability.logging import get_logger
 
 if TYPE_CHECKING:
@@ -23,6 +26,12 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 _SILENT: Final = frozenset({errors.UNAVAILABLE, errors.DEADLINE_EXCEEDED})
+FAILURES: Final = (CsiError, DriverAway)
+"""How a call fails. A driver that crashes when it is asked must not be asked again at once."""
+SILENT_CALLS: Final = 10
+"""Number of calls in a row without an answer that ends a poll; at least `--worker-threads`."""
+MOST_SECONDS: Final = 600.0
+"""Longest time for the calls of a poll, because a pass of 30 min counts as stuck (`Passes`)."""
 _MESSAGES: Final = {
     "ControllerListVolumeHealth": (
         csi.ControllerListVolumeHealthRequest,
@@ -57,8 +66,10 @@ class Way(Enum):
 
 
 def way_of(driver: Driver, settings: HealthSettings) -> Way | None:
-    """Return how the driver reports health; None if it does not (VH-001, VHD-010)."""
+    """Return how the driver reports health; None if it does not (VH-001, VHD-010, VHD-013)."""
     supports = driver.supports
+    if driver.settings.node.enabled:
+        return None
     if supports("LIST_VOLUME_HEALTH"):
         return Way.LIST_HEALTH
     if supports("GET_VOLUME_HEALTH"):
@@ -71,10 +82,15 @@ def way_of(driver: Driver, settings: HealthSettings) -> Way | None:
 
 
 class Reader:
-    """The calls of one poll."""
+    """The calls of one poll.
+
+    Attributes:
+        until: the monotonic time after which no further call is made.
+    """
 
     def __init__(self, work: DriverPass, settings: HealthSettings, way: Way) -> None:
         self._work, self._settings, self._way = work, settings, way
+        self.until = time.monotonic() + MOST_SECONDS
         self._method = (Way.GET_CONDITIONS if way.is_old else Way.GET_HEALTH).value
         self.can_confirm = work.driver.supports("GET_VOLUME" if way.is_old else "GET_VOLUME_HEALTH")
 
@@ -82,14 +98,19 @@ class Reader:
         """Return the report of each listed volume; None if the driver says nothing about it.
 
         Raises:
-            CsiError: a page failed, or a page token was repeated; nothing is known then (VH-013).
+            CsiError: a page failed, a page token was repeated, or the list took too long; nothing
+                is known then (VH-013).
+            DriverAway: the connection was lost.
         """
         method, found = self._way.value, dict[str, Report | None]()
         with self._probe(method):
             token, seen = "", set[str]()
             while not seen or token:
-                if token in seen:
-                    raise CsiError(errors.ABORTED, "the driver repeats a page token", rpc=method)
+                problem = "the driver repeats a page token" if token in seen else ""
+                if time.monotonic() > self.until:
+                    problem = f"the list takes longer than {MOST_SECONDS:g} s"
+                if problem:
+                    raise CsiError(errors.ABORTED, problem, rpc=method)
                 seen.add(token)
                 page = self._call(method, starting_token=token)
                 for one in page.entries:
@@ -105,6 +126,7 @@ class Reader:
 
         Raises:
             CsiError: the call failed.
+            DriverAway: the connection was lost.
         """
         with self._probe(self._method):
             answer = self._call(self._method, volume_id=handle)
@@ -113,28 +135,34 @@ class Reader:
     def each(self, handles: Sequence[str]) -> dict[str, Report | None]:
         """Ask about each volume; the result lacks volumes whose call failed (VH-013).
 
-        If the driver answers none of several calls, the other volumes wait for the next poll
-        (VHD-004).
+        If the driver answers none of several calls in a row, or is slow, the other volumes wait for
+        the next poll (VHD-004). The order changes, so that each volume is asked about at some time.
         """
         found: dict[str, Report | None] = {}
-        size = self._settings.worker_threads
+        size, silent = self._settings.worker_threads, 0
+        handles = random.sample(handles, len(handles))
         with ThreadPoolExecutor(size, "health") as threads:
             for start in range(0, len(handles), size):
                 some = handles[start : start + size]
-                answers = dict(zip(some, threads.map(self._try, some), strict=True))
-                found |= {h: one for h, one in answers.items() if not isinstance(one, CsiError)}
-                if all(getattr(one, "code", None) in _SILENT for one in answers.values()):
+                # With the context, which has the lease, a call ends when others may work.
+                calls = {h: threads.submit(copy_context().run, self._try, h) for h in some}
+                answers = {h: call.result() for h, call in calls.items()}
+                found |= {h: one for h, one in answers.items() if not isinstance(one, FAILURES)}
+                is_silent = all(map(_is_silence, answers.values()))
+                silent = silent + len(some) if is_silent else 0
+                if silent >= max(size, SILENT_CALLS) or time.monotonic() > self.until:
                     break
         return found
 
-    def _try(self, handle: str) -> Report | CsiError | None:
+    def _try(self, handle: str) -> Report | CsiError | DriverAway | None:
         try:
             return self.one(handle)
-        except CsiError as error:
+        except FAILURES as error:
             _log.warning("Check controller volume health error", volume=handle, err=error)
             return error
 
     def _call(self, method: str, **fields: str) -> Any:
+        self._work.lease.check()
         request, answer = _MESSAGES[method]
         seconds = self._settings.timeout_seconds
         name = f"Controller/{method}"
@@ -152,6 +180,11 @@ class Reader:
             metrics.health_probes.labels(driver, method, result).inc()
             seconds = time.monotonic() - started
             metrics.health_probe_seconds.labels(driver, method).observe(seconds)
+
+
+def _is_silence(answer: Report | CsiError | DriverAway | None) -> bool:
+    is_silent = isinstance(answer, CsiError) and answer.code in _SILENT
+    return is_silent or isinstance(answer, DriverAway)
 
 
 def _condition(volume: Any) -> Report | None:

@@ -46,7 +46,7 @@ from workers.engine.belief import ENDED, Vanished, doubt_about
 from workers.engine.outcome import Action, Outcome, blocked, done, retry, wait
 from workers.engine.pausing import class_pause
 from workers.engine.steps import Step
-from workers.errors import AttemptError, IgnoredError, State
+from workers.errors import ApiError, AttemptError, IgnoredError, State
 from workers.explain.facts import Cause
 from workers.explain.lasting import LASTING_SECONDS
 from workers.explain.words import stamp
@@ -280,7 +280,13 @@ class ClaimPass(ClaimWork):
         """Provisions a volume for a claim that exists, or repeats the claim's open call (L-021)."""
         if is_bound(claim):
             outcome = saving.ended(self, "bound")
-            follow(self, claim)
+            try:
+                follow(self, claim)
+            except ApiError as error:
+                if self.record is None:
+                    raise
+                # A refused label must not keep the record. The next resync adds the key again.
+                _log.warning("the labels of the volume do not follow yet", err=error)
             return outcome
         # An open call is repeated with its recorded class; a newer class applies only to the next
         # new call.

@@ -2,7 +2,8 @@
 
 A claim and its PV are compared as soon as both are known, at each event of either. So a change that
 happened while no watcher ran, or that somebody made on the PV, is found too. Only objects of
-drivers with `--claim-labels-to-pv` are kept; without the flag, nothing is.
+drivers with `--claim-labels-to-pv` are kept; without the flag, nothing is. The PV decides which
+claim it belongs to, because anybody may name a foreign PV in a claim.
 """
 
 from __future__ import annotations
@@ -33,21 +34,23 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class LabelledClaim(Struct, frozen=True, gc=False):
-    """A bound claim and its chosen labels."""
+    """A claim that names a PV, and its chosen labels."""
 
     entry: ClaimEntry
+    volume: str
     labels: Labels
 
 
 class LabelledVolume(Struct, frozen=True, gc=False):
-    """The chosen labels of a PV, and csi-fleet's annotation about them."""
+    """The uid of a PV's claim, its chosen labels, and csi-fleet's annotation about them."""
 
+    claim_uid: str
     labels: Labels
     annotation: str
 
 
 class LabelRules:
-    """The bound claims and the PVs of the drivers with chosen labels, both by the PV's name."""
+    """The bound claims, by uid, and the PVs, by name, of the drivers with chosen labels."""
 
     def __init__(self) -> None:
         self._claims: dict[str, LabelledClaim] = {}
@@ -57,37 +60,40 @@ class LabelRules:
 
     def see_claim(self, claim: Claim, drivers: Drivers, *, is_listed: bool) -> list[Key]:
         """Process a claim that was added, changed or listed; return its keys if its PV differs."""
-        name = claim.spec.volume_name
         entry = bound_entry(claim)
         view = _view(claim_driver(entry, drivers) if entry else None, drivers)
         if entry is None or view is None:
             return []
         if is_listed:
-            self._listed_claims.add(name)
-        known = LabelledClaim(entry, _chosen(claim.metadata.labels, view))
-        is_same = is_listed and self._claims.get(name) == known
-        self._claims[name] = known
-        return [] if is_same else self._keys(name, drivers)
+            self._listed_claims.add(entry.uid)
+        labels = _chosen(claim.metadata.labels, view)
+        known = LabelledClaim(entry, claim.spec.volume_name, labels)
+        is_same = is_listed and self._claims.get(entry.uid) == known
+        self._claims[entry.uid] = known
+        return [] if is_same else self._keys(known, drivers)
 
     def see_volume(self, volume: Volume, drivers: Drivers, *, is_listed: bool) -> list[Key]:
-        """Process a PV that was added, changed or listed; return its claim's keys if it differs."""
+        """Process a PV that was added, changed or listed; return its claim's keys if it differs.
+
+        A PV that is being deleted is forgotten, because it is not changed.
+        """
         view = _view(driver_of_volume(volume, drivers), drivers)
-        if view is None:
+        meta, reference = volume.metadata, volume.spec.claim_ref
+        if view is None or reference is None or meta.deletion_timestamp is not None:
+            self.drop_volume(meta.name)
             return []
-        meta = volume.metadata
         if is_listed:
             self._listed_volumes.add(meta.name)
         annotation = intern(meta.annotation(ANN_CLAIM_LABELS) or "")
-        known = LabelledVolume(_chosen(meta.labels, view), annotation)
+        known = LabelledVolume(reference.uid, _chosen(meta.labels, view), annotation)
         is_same = self._volumes.get(meta.name) == known
         self._volumes[meta.name] = known
-        return [] if is_same else self._keys(meta.name, drivers)
+        claim = self._claims.get(reference.uid)
+        return [] if is_same or claim is None else self._keys(claim, drivers)
 
     def drop_claim(self, claim: Claim) -> None:
         """Forget a claim that was deleted."""
-        known = self._claims.get(claim.spec.volume_name)
-        if known is not None and known.entry.uid == claim.metadata.uid:
-            del self._claims[claim.spec.volume_name]
+        self._claims.pop(claim.metadata.uid, None)
 
     def drop_volume(self, name: str) -> None:
         """Forget a PV that was deleted."""
@@ -113,11 +119,11 @@ class LabelRules:
 
     def all_keys(self, drivers: Drivers) -> Iterable[Key]:
         """Return the keys of all claims whose PVs differ."""
-        return [key for name in self._claims for key in self._keys(name, drivers)]
+        return [key for claim in self._claims.values() for key in self._keys(claim, drivers)]
 
-    def _keys(self, name: str, drivers: Drivers) -> list[Key]:
-        claim, volume = self._claims.get(name), self._volumes.get(name)
-        if claim is None or volume is None:
+    def _keys(self, claim: LabelledClaim, drivers: Drivers) -> list[Key]:
+        volume = self._volumes.get(claim.volume)
+        if volume is None or volume.claim_uid != claim.entry.uid:
             return []
         driver = claim_driver(claim.entry, drivers)
         view = _view(driver, drivers)

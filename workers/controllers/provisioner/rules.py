@@ -335,9 +335,13 @@ def _has_own_rules(before: Records, now: Records) -> bool:
 
 def _has_other_labels(before: Records, now: Records) -> bool:
     """Return True if a driver's PVs now follow labels of claims that the table has dropped."""
-    known = {view.name: view.label_keys for view in map(DriverView.from_record, before)}
-    views = map(DriverView.from_record, now)
-    return any(set(view.label_keys) - set(known.get(view.name, ())) for view in views)
+    return bool(_label_keys(now) - _label_keys(before))
+
+
+def _label_keys(records: Records) -> set[tuple[str, str]]:
+    """Return each driver with each of its keys; nodes of one driver may have different flags."""
+    views = map(DriverView.from_record, records)
+    return {(view.name, key) for view in views for key in view.label_keys}
 
 
 def _need_nodes(records: Records) -> bool:

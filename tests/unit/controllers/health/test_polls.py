@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from uuid import uuid4
 
 import pytest
 
 from csi_client.errors import UNAVAILABLE, CsiError
-from tests.support.fake_context import DRIVER, FakeWorld
+from tests.support.fake_context import DRIVER, Death, FakeWorld
 from workers.controllers.health import controller as module
-from workers.controllers.health.controller import CONTROLLER
+from workers.controllers.health import reading
+from workers.controllers.health.controller import CONTROLLER, MOST_KNOWN, Poll
+from workers.controllers.health.decide import Owned
 from workers.controllers.health.reading import Way, way_of
 from workers.controllers.health.rules import poll_key
 from workers.controllers.health.settings import HealthSettings
+from workers.engine.live import DriverPass
+from workers.errors import DriverAway, LeaseLost
 from workers.kube import paths
-from workers.kube.errors import ForbiddenError
+from workers.kube.errors import ForbiddenError, Unreachable
+from workers.queue.leases import CURRENT
+from workers.queue.marks import LONGEST_MARK
+from workers.queue.records import encode
 
 LIST = ("LIST_VOLUME_HEALTH", "GET_VOLUME_HEALTH")
 GET = ("GET_VOLUME_HEALTH",)
@@ -332,11 +340,171 @@ def test_vhd001_healthy_volumes_cost_no_request():
     assert world.api.requests == []
 
 
-def test_vhd004_a_driver_that_does_not_answer_is_left_alone():
+def test_vhd004_a_driver_that_does_not_answer_is_left_alone(monkeypatch):
+    monkeypatch.setattr(reading, "SILENT_CALLS", 1)
     world = HealthWorld(*GET, worker_threads=1)
     world.client.respond({"ControllerGetVolumeHealth": [CsiError(UNAVAILABLE, "away")]})
     world.poll()
     assert len(world.client.calls) == 1
+
+
+def test_vhd004_one_silent_volume_hides_no_other():
+    """Its call may be the first of the poll, and the only one at that time."""
+    world = HealthWorld(*GET, worker_threads=1)
+    world.report(b=[SLOW])
+    world.client.respond({"ControllerGetVolumeHealth:ha": [CsiError(UNAVAILABLE, "away")]})
+    world.poll()
+    assert world.stored("b") == STORED
+
+
+def test_vhd004_a_driver_that_confirms_nothing_is_left_alone(monkeypatch):
+    """Its list is empty: thousands of volumes may have to be asked about."""
+    monkeypatch.setattr(reading, "SILENT_CALLS", 1)
+    world = HealthWorld(*LIST, stored=STORED, worker_threads=1)
+    world.report(a=[SLOW], b=[SLOW])
+    world.poll()
+    silence = CsiError(UNAVAILABLE, "away")
+    world.client.respond(
+        {f"ControllerGetVolumeHealth:{handle}": [silence] for handle in ("ha", "hb")}
+    )
+    world.client.respond({"ControllerListVolumeHealth": [{}]})
+    world.poll()
+    assert world.client.methods == ["ControllerListVolumeHealth", "ControllerGetVolumeHealth"]
+    assert (world.stored("a"), world.stored("b")) == (STORED, STORED)
+    world.report()
+    world.poll()
+    assert (world.stored("a"), world.stored("b")) == ([], [])
+
+
+def test_vhd004_a_slow_driver_is_asked_about_the_other_volumes_later(monkeypatch):
+    """A pass of half an hour counts as stuck: the key is released, and the worker restarted."""
+    monkeypatch.setattr(reading, "MOST_SECONDS", 0)
+    world = HealthWorld(*GET, worker_threads=1)
+    world.report(a=[SLOW], b=[SLOW])
+    world.poll()
+    assert len(world.client.calls) == 1
+    while not (world.stored("a") and world.stored("b")):
+        world.poll()
+
+
+def test_what_cannot_be_written_in_time_is_written_later(monkeypatch):
+    monkeypatch.setattr(module, "MOST_SECONDS", -3600)
+    world = HealthWorld(*LIST)
+    world.report(a=[SLOW])
+    world.poll()
+    assert world.stored() == []
+    monkeypatch.undo()
+    world.poll()
+    assert world.stored() == STORED
+
+
+def test_vhd013_a_node_is_not_polled():
+    world = HealthWorld(*LIST)
+    world.driver.settings.node.enabled = True
+    assert not CONTROLLER.serves(world.driver)
+    assert list(CONTROLLER.periodic(world.context, world.driver)) == []
+
+
+def test_vh013_a_driver_that_crashes_over_one_volume_is_asked_again_at_the_next_poll():
+    """The reports about the other volumes count."""
+    world = HealthWorld(*GET)
+    world.report(b=[SLOW])
+    world.client.respond({"ControllerGetVolumeHealth:ha": [DriverAway("not connected")]})
+    assert world.poll() == "1 volumes are unhealthy"
+    assert world.stored("b") == STORED
+    world = HealthWorld(*LIST)
+    world.client.respond({"ControllerListVolumeHealth": [DriverAway("not connected")]})
+    assert world.poll() == "listing failed"
+
+
+def test_vh013_a_list_without_end_fails(monkeypatch):
+    """Each page has a new token."""
+    monkeypatch.setattr(reading, "MOST_SECONDS", 0.05)
+    world = HealthWorld(*LIST, stored=STORED)
+    numbers = iter(range(1_000_000))
+    world.client.respond(
+        {"ControllerListVolumeHealth": [lambda _: {"next_token": f"t{next(numbers)}"}]}
+    )
+    assert world.poll() == "listing failed"
+    assert world.stored() == STORED
+
+
+def test_every_call_belongs_to_the_poll():
+    """By its lease a call is ended when this process may work no longer."""
+    world, seen = HealthWorld(*GET), []
+    world.client.respond({"ControllerGetVolumeHealth": [lambda _: seen.append(CURRENT.get())]})
+    lease = world.lease(poll_key(DRIVER))
+    token = CURRENT.set(lease)
+    world.poll()
+    CURRENT.reset(token)
+    assert seen == [lease, lease]
+
+
+def test_a_poll_that_lost_its_lease_calls_no_more():
+    world = HealthWorld(*GET, worker_threads=1)
+    key = poll_key(DRIVER)
+    lease = world.lease(key)
+    lease.is_lost = True
+    with pytest.raises(LeaseLost):
+        CONTROLLER.sync(world.context, world.driver, key, lease)
+    assert world.client.calls == []
+
+
+@BOTH
+@pytest.mark.parametrize("how", ["dies", "answer is lost"])
+def test_a_status_whose_poll_did_not_end_is_removed_once_the_volume_recovers(capabilities, how):
+    """The driver finds the volume healthy at the next poll already."""
+    world = HealthWorld(*capabilities)
+    world.report()
+    world.poll()
+    world.report(a=[SLOW])
+    if how == "dies":
+        world.steps.dies_before = 1 + world.steps.reached.index("remember-health") + 2
+        with pytest.raises(Death):
+            world.poll()
+    else:
+        merge = world.api.kube.merge
+
+        def unheard(*args, **how):
+            merge(*args, **how)
+            raise Unreachable("the connection was closed")
+
+        world.api.kube.merge = unheard
+        world.poll()
+        world.api.kube.merge = merge
+    assert world.stored() == STORED
+    world.steps.dies_before = None
+    world.report()
+    world.poll()
+    assert world.stored() == []
+
+
+def test_vhd006_the_mark_fits_whatever_the_names_are():
+    """A mark of more than 64 KiB is refused, and the poll would fail each time."""
+    world = HealthWorld("LIST_VOLUME_HEALTH")
+    for number in range(MOST_KNOWN):
+        claim = {"metadata": {"name": f"{number:0253}", "namespace": "n" * 63, "uid": str(uuid4())}}
+        world.api.add(paths.CLAIMS, claim)
+        source = {"driver": DRIVER, "volumeHandle": f"h{number}"}
+        spec = {"csi": source, "claimRef": claim["metadata"]}
+        volume = {"metadata": {"name": f"pv{number}"}, "spec": spec, "status": {"phase": "Bound"}}
+        world.api.add(paths.VOLUMES, volume)
+    world.report(**{str(number): [SLOW] for number in range(MOST_KNOWN)})
+    world.poll()
+    world.report()
+    world.poll()
+    mark = world.queue.marks[poll_key(DRIVER).text]
+    assert {name: len(found) for name, found in mark.items()} == {"known": 500, "missing": 500}
+    assert len(encode(mark)) <= LONGEST_MARK
+
+
+def test_only_the_wanted_claims_are_kept_while_all_are_listed(monkeypatch):
+    """And only the fields that are used: a cluster may have 100,000 claims."""
+    monkeypatch.setattr(module, "GET_AT_MOST", 0)
+    world, key = HealthWorld(*LIST), poll_key(DRIVER)
+    work = DriverPass(world.context, key, world.lease(key), paths.CLAIMS, driver=world.driver)
+    found = Poll(work, HealthSettings(), Way.LIST_HEALTH)._claims([Owned("ha", "n", "a", "ua")])
+    assert {uid: set(claim) for uid, claim in found.items()} == {"ua": {"metadata", "status"}}
 
 
 def test_vhd006_many_claims_are_listed_and_not_remembered(monkeypatch):

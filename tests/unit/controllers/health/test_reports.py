@@ -46,6 +46,16 @@ def health(*entries):
             [(DEGRADED, "A", "x" * 2000)], [("Degraded", "A", "x" * 1024)], id="VHD-003 long"
         ),
         pytest.param(
+            [(DEGRADED, "é" * 200, "€" * 1000)],
+            [("Degraded", "é" * 128, "€" * 341)],
+            id="VHD-003 the API server counts bytes",
+        ),
+        pytest.param(
+            [(DEGRADED, "A" * 256, "first"), (DEGRADED, "A" * 257, "second")],
+            [("Degraded", "A" * 256, "first")],
+            id="VHD-003 the same once they are cut",
+        ),
+        pytest.param(
             [(DEGRADED, f"R{n:02}", "") for n in range(16)] + [(DATA_LOSS, "Lost", "")],
             [("DataLoss", "Lost", ""), *[("Degraded", f"R{n:02}", "") for n in range(15)]],
             id="VHD-003 the worst of many",
@@ -71,6 +81,14 @@ def test_conditions_of_a_report(entries, conditions):
 def test_vh023_an_unknown_type_is_described(entry, text):
     report = decide.report_of(health(entry))
     assert (report.unknown, report.unknown_types, report.is_healthy) == ((text,), ("99",), False)
+
+
+def test_vh023_unknown_types_are_bounded():
+    """In an event and as labels of the metric."""
+    report = decide.report_of(health(*[(n, "New", "x" * 2000) for n in (*range(10, 1000), -1)]))
+    assert len(report.unknown) == 16
+    assert max(map(len, report.unknown)) == 1024
+    assert set(report.unknown_types) == {*map(str, range(10, 100)), "other"}
 
 
 @pytest.mark.parametrize(

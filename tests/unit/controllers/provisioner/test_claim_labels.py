@@ -6,7 +6,7 @@ import pytest
 
 from csi_client import errors
 from csi_client.errors import CsiError
-from tests.support.fake_cluster import World
+from tests.support.fake_cluster import DRIVER, World
 from tests.support.kube_objects import make_claim, make_volume
 from workers.config.settings import ProvisionSettings, Settings
 from workers.controllers.provisioner.rules import WATCHES, ProvisionerRules
@@ -121,6 +121,25 @@ def test_a_refused_patch_is_raised_and_the_next_pass_makes_it():
     assert volume_labels(world) == {"team": "blue"}
 
 
+def test_a_refused_patch_does_not_keep_the_record_of_an_attempt():
+    """Somebody saved the PV while the outcome of the call was unknown."""
+    world = a_world({"team": "red"})
+    world.client.answers = [CsiError(errors.DEADLINE_EXCEEDED, "late")]
+    world.claim_pass(world.live_claim())
+    reference = {"namespace": "default", "name": "data", "uid": "u1"}
+    source = {"driver": DRIVER, "volumeHandle": "h"}
+    world.kube.add(
+        "persistentvolumes",
+        {"metadata": {"name": "pvc-u1"}, "spec": {"csi": source, "claimRef": reference}},
+    )
+    world.live_claim()["spec"]["volumeName"] = "pvc-u1"
+    world.kube.fail["merge"] = [ForbiddenError(403, "Forbidden", "denied by a policy")]
+    assert relabel(world, {"team": "blue"}).action is Action.DONE
+    assert (world.intents.intents, world.kube.kind("configmaps")) == ({}, {})
+    relabel(world, {"team": "blue"})
+    assert volume_labels(world) == {"team": "blue"}
+
+
 def test_the_driver_is_sent_the_chosen_metadata_and_a_repeat_the_same():
     flags = {"claim_labels_to_driver": ("team",), "claim_annotations_to_driver": ("backup",)}
     world = a_world({"team": "red", "other": "x"}, **flags)
@@ -181,6 +200,7 @@ def claim(labels, **fields):
 
 
 def volume(labels, record=None, **fields):
+    fields = {"claimRef": {"namespace": "default", "name": "claim1", "uid": "u1"}, **fields}
     made = make_volume(phase="Bound", csi_driver="foo", **fields)
     made.metadata.labels = labels
     if record:
@@ -252,6 +272,29 @@ def test_what_is_deleted_has_no_key(rules, index, is_listed):
     assert rules.all_keys() == []
 
 
+@pytest.mark.parametrize("is_listed", [False, True], ids=["event", "list"])
+def test_a_claim_that_names_somebodys_volume_does_not_hide_the_volumes_claim(rules, is_listed):
+    """Anybody may create a claim with a foreign spec.volumeName."""
+    other = claim({"team": "x"}, namespace="other", uid="u2")
+    items = [claim({"team": "blue"}), other, SAME[1]]
+    assert see(rules, *items, is_listed=is_listed) == [CLAIM]
+    assert see(rules, volume({}, "team", version="2")) == [CLAIM]
+    rules.gone(paths.CLAIMS, other)
+    assert see(rules, volume({"team": "red"}, version="3")) == [CLAIM]
+
+
+def test_a_claim_whose_volume_is_anothers_or_being_deleted_has_no_key(rules):
+    assert see(rules, claim({"team": "blue"}, uid="u2"), SAME[1]) == []
+    assert see(rules, claim({"team": "blue"})) == [CLAIM]
+    assert see(rules, volume({"team": "red"}, "team", deleting=True)) == []
+    assert rules.all_keys() == []
+
+
+def test_a_claim_that_was_bound_without_a_provisioner_is_not_compared(rules):
+    """An administrator made its PV."""
+    assert see(rules, claim({"team": "blue"}, provisioner=None), SAME[1]) == []
+
+
 def test_an_unbound_claim_and_a_driver_without_the_flag_are_not_compared(rules):
     assert see(rules, make_claim(labels={"team": "red"}, provisioner="bar"), SAME[1]) == []
     rules.set_drivers([PLAIN])
@@ -268,3 +311,13 @@ def test_a_driver_with_new_keys_is_listed_again():
         assert not relists[resource]([FOO], [FOO])
         assert not relists[resource]([more], [FOO])
         assert not relists[resource]([], [PLAIN])
+
+
+def test_a_new_node_is_no_reason_to_list_again_while_the_nodes_flags_differ():
+    """As during a rollout of a DaemonSet."""
+    old = {"claim_labels_to_pv": list(KEYS[:1])}
+    nodes = [{**FOO, "queue_name": f"foo@{node}", "node": node} for node in "abc"]
+    nodes[1]["rules"] = old
+    relists = {watch.resource: watch.relists for watch in WATCHES}
+    assert not relists[paths.CLAIMS](nodes[:2], nodes)
+    assert relists[paths.CLAIMS](nodes[1:2], nodes)
