@@ -16,7 +16,7 @@ from workers.kube import paths
 from workers.kube.errors import NotFoundError, error_from_status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from workers.kube.client import RawStream
     from workers.kube.objects import JsonObject
@@ -168,7 +168,7 @@ class KubeReader:
                 self._search(resource, searches)
         return search.found.result()
 
-    def _search(self, resource: Resource, searches: list[_Search]) -> None:
+    def _search(self, resource: Resource, searches: Sequence[_Search]) -> None:
         try:
             for item in self.list(resource):
                 searches = [one for one in searches if not one.ends_with(item)]
