@@ -442,7 +442,7 @@ class Move:
             )
 
     def check_network(self, workload: JsonObject, installation: Installation, plan: Plan) -> None:
-        """Check that the pods resolve the name of Redis, and that its NetworkPolicies admit them."""
+        """Check that pods resolve the name of Redis, and that its NetworkPolicies admit them."""
         pod, place = workload["spec"]["template"]["spec"], place_of(workload)
         url, kube = installation.redis_url, self.tools.kube
         if problem := hostnetwork.look_up(kube, url, pod, place):
