@@ -118,7 +118,8 @@ class Reader:
         """
         found: dict[str, Report | None] = {}
         size = self._settings.worker_threads
-        with ThreadPoolExecutor(size, "health") as threads:
+        most = min(size, self._work.driver.limits.get("get-volume-health", size))
+        with ThreadPoolExecutor(most, "health") as threads:
             for start in range(0, len(handles), size):
                 some = handles[start : start + size]
                 answers = dict(zip(some, threads.map(self._try, some), strict=True))
