@@ -350,7 +350,7 @@ def test_a_driver_is_asked_about_as_many_volumes_at_once_as_its_limits_allow():
         world.report()
         call, both = world.client.call, threading.Barrier(2)
 
-        def meet(*args, both=both, call=call, **fields):
+        def meet(*args, both=both, call=call, limits=limits, **fields):
             with suppress(threading.BrokenBarrierError):
                 both.wait(0.5)
                 together.append(limits)
