@@ -113,7 +113,8 @@ def test_on_the_hosts_network_the_printed_policy_is_what_lacks(cluster: Cluster)
     address = {"type": "InternalIP", "address": "10.9.8.7"}
     api.patch("/api/v1/nodes/host-1/status", {"status": {"addresses": [address]}})
     try:
-        cluster.start(replicas=1, elects=True, hostNetwork=True)
+        host = {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
+        cluster.start(replicas=1, elects=True, **host)
         child = cluster.command("adopt")
         output, _ = child.communicate(timeout=60)
         assert child.returncode == 1

@@ -463,3 +463,9 @@ def test_the_schema_knows_all_values():
     for name, value in values.items():
         if isinstance(value, dict) and known[name].get("properties"):
             assert value.keys() <= known[name]["properties"].keys()
+
+
+def test_labels_of_claims_that_are_set_to_null_are_no_labels(chart):
+    objects = rendered(chart, claimLabels=None)
+    policy = objects["ValidatingAdmissionPolicy", "csi-fleet-volumes"]
+    assert policy["spec"]["variables"][0]["expression"] == "[]"

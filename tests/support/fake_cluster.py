@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -213,8 +213,10 @@ class FakeKube:
     def list(self, resource: Resource) -> Iterator[JsonObject]:
         yield from [deepcopy(item) for item in self.kind(resource.plural).values()]
 
-    def list_together(self, resource: Resource) -> Sequence[JsonObject]:
-        return [*self.list(resource)]
+    def find_together(
+        self, resource: Resource, matches: Callable[[JsonObject], bool]
+    ) -> JsonObject | None:
+        return next(filter(matches, self.list(resource)), None)
 
 
 class FakeCatalog:

@@ -442,10 +442,13 @@ class Move:
             )
 
     def check_network(self, workload: JsonObject, installation: Installation, plan: Plan) -> None:
-        """Check that Redis's NetworkPolicies admit the pods, if these use the host's network."""
-        if workload["spec"]["template"]["spec"].get("hostNetwork"):
-            place = place_of(workload)
-            shut = hostnetwork.look(self.tools.kube, installation.redis_url, place)
+        """Check that pods resolve the name of Redis, and that its NetworkPolicies admit them."""
+        pod, place = workload["spec"]["template"]["spec"], place_of(workload)
+        url, kube = installation.redis_url, self.tools.kube
+        if problem := hostnetwork.look_up(kube, url, pod, place):
+            plan.findings.append(problem)
+        if pod.get("hostNetwork"):
+            shut = hostnetwork.look(kube, url, place)
             if shut is not None:
                 plan.findings.append(shut.finding)
                 plan.needed += [shut.policy] if shut.policy else []

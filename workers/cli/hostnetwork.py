@@ -1,8 +1,9 @@
-"""Checks whether the NetworkPolicies of Redis admit a driver's pod on the host's network.
+"""Checks whether a driver's pod on the host's network reaches Redis.
 
 A policy selects its peers by the labels of pods, but the traffic of a pod with `hostNetwork: true`
 comes from the address of its node. So no label admits such a pod; only an `ipBlock` that contains
-the addresses of the nodes does. This module reads objects and changes nothing.
+the addresses of the nodes does. And unless the pod's `dnsPolicy` says otherwise, it asks the DNS
+servers of its node, which do not know the cluster's Services. This module changes nothing.
 """
 
 from __future__ import annotations
@@ -59,11 +60,42 @@ def look(kube: KubeResources, redis_url: str, place: str) -> Shut | None:
         return Shut(Finding("network", WARN, text))
 
 
-def _look(kube: KubeResources, redis_url: str, place: str) -> Shut | None:
-    url = urlsplit(redis_url)
-    name, _, rest = (url.hostname or "").partition(".")
+def look_up(kube: KubeResources, redis_url: str, pod: JsonObject, place: str) -> Finding | None:
+    """Return why pods of this specification cannot resolve the name of Redis, or None if they can.
+
+    Args:
+        kube: the API server, accessed with the user's permissions.
+        redis_url: the address of Redis; only the name of a Service needs the cluster's DNS.
+        pod: the specification of the pods.
+        place: the driver's workload, for messages.
+    """
+    policy = pod.get("dnsPolicy") or "ClusterFirst"
+    wanted = "ClusterFirstWithHostNet" if pod.get("hostNetwork") else "ClusterFirst"
+    if policy in {wanted, "ClusterFirstWithHostNet", "None"}:
+        return None
+    try:
+        if _service(kube, redis_url)[0] is None:
+            return None
+    except RefusedError:
+        return None  # `look` reports it
+    return Finding(
+        "network",
+        FAIL,
+        f"With `dnsPolicy: {policy}`, the pods of {place} ask the DNS servers of their node, which "
+        f"do not know the name of Redis, {urlsplit(redis_url).hostname}. Set `dnsPolicy: {wanted}` "
+        "for these pods, in the driver's chart or manifests",
+    )
+
+
+def _service(kube: KubeResources, redis_url: str) -> tuple[JsonObject | None, str]:
+    """Return the Service of Redis, or None if Redis is elsewhere, and the Service's namespace."""
+    name, _, rest = (urlsplit(redis_url).hostname or "").partition(".")
     namespace = rest.partition(".")[0]
-    service = find(kube, SERVICES, name, namespace) if namespace else None
+    return find(kube, SERVICES, name, namespace) if namespace else None, namespace
+
+
+def _look(kube: KubeResources, redis_url: str, place: str) -> Shut | None:
+    service, namespace = _service(kube, redis_url)
     selector = ((service or {}).get("spec") or {}).get("selector")
     if service is None or not selector:
         return None
@@ -74,7 +106,7 @@ def _look(kube: KubeResources, redis_url: str, place: str) -> Shut | None:
     ]
     labels = (pods[0]["metadata"].get("labels") if pods else None) or selector
     selecting = [one for one in kube.list(POLICIES, namespace=namespace) if _closes(one, labels)]
-    ports = _ports(service, pods, url.port or _REDIS_PORT)
+    ports = _ports(service, pods, urlsplit(redis_url).port or _REDIS_PORT)
     sources = [
         rule.get("from") or ()
         for one in selecting
@@ -84,7 +116,9 @@ def _look(kube: KubeResources, redis_url: str, place: str) -> Shut | None:
     if not selecting or not all(sources):
         return None  # nothing restricts the connections, or a rule admits everybody
     blocks = [peer["ipBlock"] for peers in sources for peer in peers if peer.get("ipBlock")]
-    addresses = sorted({one for node in kube.list(paths.NODES) for one in _addresses(node)})
+    found = {one for node in kube.list(paths.NODES) for one in _addresses(node)}
+    families = service["spec"].get("ipFamilies") or ("IPv4", "IPv6")  # connections use only these
+    addresses = sorted(one for one in found if f"IPv{ip_address(one).version}" in families)
     missing = [one for one in addresses if not any(_contains(block, one) for block in blocks)]
     if addresses and not missing:
         return None

@@ -106,5 +106,5 @@ def user_of(kube: KubeReader, resource: Resource, names_it: Callable[[JsonObject
     This lists all objects of the kind, so call it only before an effect that no live object asks
     for.
     """
-    found = next((item for item in kube.list_together(resource) if names_it(item)), None)
+    found = kube.find_together(resource, names_it)
     return found["metadata"]["name"] if found is not None else ""

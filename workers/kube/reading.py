@@ -16,7 +16,7 @@ from workers.kube import paths
 from workers.kube.errors import NotFoundError, error_from_status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from workers.kube.client import RawStream
     from workers.kube.objects import JsonObject
@@ -44,6 +44,24 @@ class Getter(Protocol):
         """Open a watch; see `KubeClient`."""
 
 
+class _Search:
+    """One caller's search in a list that several callers share."""
+
+    def __init__(self, matches: Callable[[JsonObject], bool]) -> None:
+        self._matches = matches
+        self.found: Future[JsonObject | None] = Future()
+
+    def ends_with(self, item: JsonObject) -> bool:
+        """Return True if this is the object that the caller searches, or if its function failed."""
+        try:
+            if not self._matches(item):
+                return False
+            self.found.set_result(item)
+        except BaseException as error:  # noqa: BLE001 - it reaches the caller
+            self.found.set_exception(error)
+        return True
+
+
 class KubeReader:
     """Reads objects by name; one instance per process, thread-safe.
 
@@ -53,7 +71,7 @@ class KubeReader:
     def __init__(self, client: Getter) -> None:
         self._getter = client
         self._lock = threading.Lock()
-        self._next_lists: dict[Resource, Future[Sequence[JsonObject]]] = {}
+        self._next_lists: dict[Resource, list[_Search]] = {}
         self._turns: defaultdict[Resource, threading.Lock] = defaultdict(threading.Lock)
 
     # Any kind.
@@ -124,28 +142,44 @@ class KubeReader:
                 return
             parameters["continue"] = token
 
-    def list_together(self, resource: Resource) -> Sequence[JsonObject]:
-        """Return all objects of the kind, from a list that began after this call did.
+    def find_together(
+        self, resource: Resource, matches: Callable[[JsonObject], bool]
+    ) -> JsonObject | None:
+        """Return an object of the kind for which `matches` is true; None if there is none.
 
-        Callers that come while a list is running share the next one. A driver whose answers cannot
-        be used needs such a list for each claim; 77 claims with a list each slowed the claims of
-        other drivers down five times (`tests/bench/hostile_driver.py`).
+        The list that is searched begins after this call. Callers that come while a list is running
+        share the next one. A driver whose answers cannot be used needs such a list for each claim;
+        77 claims with a list each slowed the claims of other drivers down five times
+        (`tests/bench/hostile_driver.py`). Only one page of the list is in memory at a time, so
+        `matches` is called in the thread of the caller that reads the list.
         """
+        search = _Search(matches)
         with self._lock:
-            if (shared := self._next_lists.get(resource)) is not None:
-                turn = None
-            else:
-                shared = self._next_lists[resource] = Future()
-                turn = self._turns[resource]
-        if turn is not None:
+            searches = self._next_lists.get(resource)
+            is_first = searches is None
+            if searches is None:
+                searches = self._next_lists[resource] = []
+            searches.append(search)
+            turn = self._turns[resource]
+        if is_first:
             with turn:
                 with self._lock:
                     del self._next_lists[resource]
-                try:
-                    shared.set_result(list(self.list(resource)))
-                except BaseException as error:  # noqa: BLE001 - it reaches every caller
-                    shared.set_exception(error)
-        return shared.result()
+                self._search(resource, searches)
+        return search.found.result()
+
+    def _search(self, resource: Resource, searches: Sequence[_Search]) -> None:
+        try:
+            for item in self.list(resource):
+                searches = [one for one in searches if not one.ends_with(item)]
+                if not searches:
+                    return
+        except BaseException as error:  # noqa: BLE001 - it reaches every caller
+            for one in searches:
+                one.found.set_exception(error)
+        else:
+            for one in searches:
+                one.found.set_result(None)
 
     # Claims.
 

@@ -102,8 +102,8 @@ NAMES: Final = {
         _family("retry", "zset", "queue", "lane: retries, score = virtual time"),
         _family("ticketed", "zset", "queue", "lane: of the release before; the sweep empties it"),
         _family("woken", "string", "queue", "Celery list: until when a message is on its way; PX"),
-        # Driver or list -> number of the kind that was taken last. Lane -> ms since which a call of
-        # its driver is kept for it, until its workers ask.
+        # Driver or list -> number of the kind that was taken last. Lane -> 'since hold': the ms
+        # since which and for which a call of its driver is kept for it; since = 0: not yet.
         RedisName("turns", "hash", "queue", "whose turn it is, by driver, list and lane"),
         _family("leased", "zset", "queue", "lane: leased key -> ms its lease runs out"),
         RedisName("lost", "zset", "queue", "token of a lease that was taken back -> ms; 10 min"),

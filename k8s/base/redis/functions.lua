@@ -1,4 +1,4 @@
-#!lua name=csifleet_88e0da45dbfa35f0
+#!lua name=csifleet_9638c993f4bb62c7
 local ARGV
 local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', woken = 'csifleet:woken:', turns = 'csifleet:turns', leased = 'csifleet:leased:', lost = 'csifleet:lost', took = 'csifleet:took:', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', tight = 'csifleet:tight', clock = 'csifleet:clock', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos:', marks = 'csifleet:marks:', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', pauses = 'csifleet:pauses', pauses_version = 'csifleet:pauses_version', limits = 'csifleet:limits:', declared = 'csifleet:declared', intents = 'csifleet:intents:', unsaved = 'csifleet:unsaved:', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', fresh = 'csifleet:fresh', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', chosen = 'csifleet:chosen:', installation = 'csifleet:installation', fellows = 'csifleet:fellows:', doubts = 'csifleet:doubts', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_planned = 'csifleet:capacity_planned:', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local KINDS = { 'claims', 'volumes', 'cloning', 'sweep', 'capacity', 'changes', 'contents', 'group-contents', 'snapshots', 'bindings', 'group-snapshots', 'group-bindings', 'snapshot-sources', 'attachments', 'detachments', 'forced-attachments', 'attach-finalizers', 'reconcile-attachments', 'data-sources', 'health' }
@@ -16,6 +16,7 @@ local FIRST_PER_RETRY = 5      -- retries weigh 1/5 of first attempts, for any n
 local FIFO_STEP = 0.000001     -- added per arrival, so that keys with equal virtual times stay in order
 local WOKEN_MS = 2000          -- a wake-up that is not answered within this time is lost
 local HELD_MS = 2000           -- how long a driver's next call is kept for a kind whose turn it is
+local MOST_HELD_MS = 30000     -- the same for a kind whose workers came too late for the call before
 local TRAIL_NOTES = 40         -- number of notes that are kept in each key's trail
 local TRAIL_SECONDS = 3600
 local TIGHT_SHARE = 0.6        -- beyond this share of Redis' memory in use, no trails are written
@@ -690,16 +691,34 @@ local function pop_next(lane, open)
   return key
 end
 
+-- Return since when and for how long a driver's next call is kept for a lane whose turn it is. The
+-- time is 0 if the lane's workers have asked since, so that the next refusal to others begins it.
+local function turn_of(lane)
+  local since, hold = string.match(redis.call('HGET', K.turns, lane) or '', '^(%d+) (%d+)$')
+  since, hold = tonumber(since) or 0, math.min(tonumber(hold) or HELD_MS, MOST_HELD_MS)
+  return since <= now and since or 0, hold
+end
+
+local function keep_turn(lane, since, hold)
+  redis.call('HSET', K.turns, lane, string.format('%d %d', since, hold))
+end
+
 -- Return true if the next call of a driver is kept for a lane whose turn it is. Its workers were
--- woken when the call was first refused to others, and may be gone: after HELD_MS the turn passes,
--- until workers of the lane ask again.
+-- woken when the call was first refused to others, and may be gone: after some time the turn
+-- passes, until workers of the lane ask again.
 local function is_held(lane)
-  local since = tonumber(redis.call('HGET', K.turns, lane))
-  if not since or since > now then
-    redis.call('HSET', K.turns, lane, string.format('%d', now))
-    return true
-  end
-  return now - since <= HELD_MS
+  local since, hold = turn_of(lane)
+  if since == 0 then keep_turn(lane, now, hold) end
+  return since == 0 or now - since <= hold
+end
+
+-- Workers of a lane ask for a key. If they come too late for a call that was kept for them, the
+-- next call is kept for longer: otherwise busy workers would come too late each time.
+local function asks(lane)
+  local since, hold = turn_of(lane)
+  if since == 0 then return end
+  if now - since > hold then hold = math.min(2 * (now - since), MOST_HELD_MS) end
+  keep_turn(lane, 0, hold)
 end
 
 -- For a driver with a limit on all its calls (`total`), return by a kind's number how many calls
@@ -714,7 +733,7 @@ local function kept_calls(driver, wanted)
     local lane = kind .. '|' .. driver
     kept[number] = count
     if wanted[kind] then
-      redis.call('HDEL', K.turns, lane)
+      asks(lane)
     elseif CALLS_DRIVER[kind] and open_lane(lane, count) and is_held(lane) then
       count = count + 1
       wake_lane(lane)
@@ -739,7 +758,10 @@ local function next_key(driver, wanted, any)
       local key = open and pop_next(lane, open)
       if key then
         redis.call('HSET', K.turns, list, number)
-        if has_total and CALLS_DRIVER[kind] then redis.call('HSET', K.turns, driver, number) end
+        if has_total and CALLS_DRIVER[kind] then
+          redis.call('HSET', K.turns, driver, number)
+          redis.call('HDEL', K.turns, lane)
+        end
         return key, lane
       end
     end
@@ -1712,5 +1734,5 @@ local script = table.remove(ARGV, 1)
 begin_call()
 return scripts[script]()
 end
-redis.register_function('csifleet_88e0da45dbfa35f0', run)
-redis.register_function{ function_name = 'csifleet_88e0da45dbfa35f0_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_9638c993f4bb62c7', run)
+redis.register_function{ function_name = 'csifleet_9638c993f4bb62c7_always', callback = run, flags = { 'allow-oom' } }

@@ -248,16 +248,73 @@ def test_a_kind_whose_workers_were_slow_has_its_turn_when_they_ask(bench):
     assert queue.take("d", ATTACHER).key == ATTACHMENT
 
 
-def test_damaged_turns_do_not_stop_a_serial_driver(bench):
+@pytest.mark.parametrize("damaged", ["9" * 30, f"{'9' * 30} 2000", "1700000000000", "x 1", ""])
+def test_damaged_turns_do_not_stop_a_serial_driver(bench, damaged):
     """A fraction between two kinds is rounded, and a time in the future restarts now."""
     queue = serial_queue(bench, "claims", "changes")
     lane = "changes|d"
-    damage = {"d": "1.5", "drv.d": "x", "drv.d#resizer": "-7.25", lane: "9" * 30}
+    damage = {"d": "1.5", "drv.d": "x", "drv.d#resizer": "-7.25", lane: damaged}
     bench.client.hset(NAMES["turns"].full, mapping=damage)
     queue.add([Key("changes", "d", "ns/grows", "u"), claim("a"), claim("b")])
     assert queue.take("d", ("claims",)) is None
-    assert int(bench.client.hget(NAMES["turns"].full, lane)) == bench.now_ms
+    assert bench.client.hget(NAMES["turns"].full, lane) == f"{bench.now_ms} 2000".encode()
     bench.advance(2.1)
     queue.heartbeat()
     queue.done(queue.take("d", ("claims",)))
     assert queue.take("d", ("changes",)) is not None
+
+
+def test_a_hold_that_was_damaged_ends_after_thirty_seconds(bench):
+    queue = serial_queue(bench, "claims", "changes")
+    bench.client.hset(NAMES["turns"].full, "changes|d", f"{bench.now_ms} {'9' * 20}")
+    queue.add([Key("changes", "d", "ns/grows", "u"), claim("a"), claim("b")])
+    queue.done(queue.take("d", ("claims",)))
+    bench.advance(30.1)
+    queue.heartbeat()
+    assert queue.take("d", ("claims",)) is not None
+
+
+@pytest.mark.parametrize("lag", [2.5, 5, 12])
+def test_a_kind_whose_workers_always_come_late_has_turns_too(bench, lag):
+    """Their threads are busy with other drivers, and claims run one after the other meanwhile."""
+    queue = serial_queue(bench, "claims", *ATTACHER)
+    queue.add([claim(str(number)) for number in range(300)])
+    queue.add([Key("attachments", "d", f"va{number}", f"u{number}") for number in range(30)])
+    done = {"claims": 0, "attachments": 0}
+    running, next_ask = None, bench.now_ms + 1000 * lag
+    end = bench.now_ms + 120_000
+    while bench.now_ms < end:
+        if running is not None:
+            done[running.key.kind] += 1
+            queue.done(running)
+        running = queue.take("d", ("claims",))
+        if bench.now_ms >= next_ask:
+            running = running or queue.take("d", ATTACHER)
+            if running is None or running.key.kind == "claims":
+                assert queue.take("d", ATTACHER) is None
+            next_ask = bench.now_ms + 1000 * lag
+        bench.advance(0.5)
+        queue.heartbeat()
+    assert done["attachments"] >= 120 / lag / 3
+    assert done["claims"] >= 20
+
+
+def test_a_kind_whose_workers_died_after_they_came_late_costs_one_long_hold(bench):
+    queue = serial_queue(bench, "claims", *ATTACHER)
+    queue.add([ATTACHMENT, *(claim(str(number)) for number in range(200))])
+    queue.done(queue.take("d", ("claims",)))
+    assert queue.take("d", ("claims",)) is None
+    bench.advance(600)
+    queue.heartbeat()
+    running = queue.take("d", ("claims",))
+    assert queue.take("d", ATTACHER) is None, "they come back, and die at once"
+    queue.done(running)
+    idle = 0
+    for _ in range(100):
+        running = queue.take("d", ("claims",))
+        idle += running is None
+        if running is not None:
+            queue.done(running)
+        bench.advance(1)
+        queue.heartbeat()
+    assert idle == 31

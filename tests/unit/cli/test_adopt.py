@@ -635,7 +635,8 @@ def test_a_dry_run_prints_every_object_and_changes_none(capsys):
 
 def test_on_the_hosts_network_the_policy_that_admits_it_is_printed(capsys):
     item = simple()
-    item["spec"]["template"]["spec"]["hostNetwork"] = True
+    host = {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
+    item["spec"]["template"]["spec"] |= host
     world = World(item)
     selector = {"app.kubernetes.io/name": "redis"}
     metadata = {"name": "redis", "namespace": "csi-fleet"}

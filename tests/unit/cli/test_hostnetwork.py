@@ -99,6 +99,41 @@ def test_another_policy_counts_if_it_admits_every_node_to_the_port(blocks, ports
     assert (world.look() is None) == is_open
 
 
+def test_only_the_addresses_that_connect_to_the_service_need_a_policy():
+    """Nodes with addresses of two families, and a Service with one."""
+    world = World()
+    world.admit(ALL[0])
+    world.api.change(SERVICES, "redis", {"spec": {"ipFamilies": ["IPv4"]}}, "csi-fleet")
+    assert world.look() is None
+    world.api.change(SERVICES, "redis", {"spec": {"ipFamilies": ["IPv4", "IPv6"]}}, "csi-fleet")
+    assert "no ipBlock admits fd00::6." in world.look().finding.text
+
+
+@pytest.mark.parametrize(
+    ("pod", "wanted"),
+    [
+        ({}, ""),
+        ({"dnsPolicy": "ClusterFirst"}, ""),
+        ({"dnsPolicy": "Default"}, "dnsPolicy: ClusterFirst`"),
+        ({"hostNetwork": True}, "dnsPolicy: ClusterFirstWithHostNet"),
+        ({"hostNetwork": True, "dnsPolicy": "ClusterFirst"}, "dnsPolicy: ClusterFirstWithHostNet"),
+        ({"hostNetwork": True, "dnsPolicy": "Default"}, "dnsPolicy: ClusterFirstWithHostNet"),
+        ({"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}, ""),
+        ({"hostNetwork": True, "dnsPolicy": "None", "dnsConfig": {}}, ""),
+    ],
+)
+def test_the_name_of_redis_needs_the_clusters_dns(pod, wanted):
+    """On the host's network, kubelet treats the default ClusterFirst as Default."""
+    kube = World().api.kube
+    problem = hostnetwork.look_up(kube, URL, pod, PLACE)
+    assert (problem is not None) == bool(wanted)
+    if problem:
+        assert problem.state == FAIL
+        assert wanted in problem.text
+    for url in ("rediss://redis.example.org:6379/0", "redis://10.1.1.1"):
+        assert hostnetwork.look_up(kube, url, pod, PLACE) is None
+
+
 def test_without_policies_or_with_a_redis_elsewhere_nothing_is_shut():
     assert World(shipped=False).look() is None
     for url in ("rediss://redis.example.org:6379/0", "redis://localhost:6379", "redis://10.1.1.1"):

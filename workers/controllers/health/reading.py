@@ -140,8 +140,9 @@ class Reader:
         """
         found: dict[str, Report | None] = {}
         size, silent = self._settings.worker_threads, 0
+        most = min(size, self._work.driver.limits.get("get-volume-health", size))
         handles = random.sample(handles, len(handles))
-        with ThreadPoolExecutor(size, "health") as threads:
+        with ThreadPoolExecutor(most, "health") as threads:
             for start in range(0, len(handles), size):
                 some = handles[start : start + size]
                 # With the context, which has the lease, a call ends when others may work.

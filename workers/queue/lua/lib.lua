@@ -9,6 +9,7 @@ local FIRST_PER_RETRY = 5      -- retries weigh 1/5 of first attempts, for any n
 local FIFO_STEP = 0.000001     -- added per arrival, so that keys with equal virtual times stay in order
 local WOKEN_MS = 2000          -- a wake-up that is not answered within this time is lost
 local HELD_MS = 2000           -- how long a driver's next call is kept for a kind whose turn it is
+local MOST_HELD_MS = 30000     -- the same for a kind whose workers came too late for the call before
 local TRAIL_NOTES = 40         -- number of notes that are kept in each key's trail
 local TRAIL_SECONDS = 3600
 local TIGHT_SHARE = 0.6        -- beyond this share of Redis' memory in use, no trails are written

@@ -52,16 +52,34 @@ local function pop_next(lane, open)
   return key
 end
 
+-- Return since when and for how long a driver's next call is kept for a lane whose turn it is. The
+-- time is 0 if the lane's workers have asked since, so that the next refusal to others begins it.
+local function turn_of(lane)
+  local since, hold = string.match(redis.call('HGET', K.turns, lane) or '', '^(%d+) (%d+)$')
+  since, hold = tonumber(since) or 0, math.min(tonumber(hold) or HELD_MS, MOST_HELD_MS)
+  return since <= now and since or 0, hold
+end
+
+local function keep_turn(lane, since, hold)
+  redis.call('HSET', K.turns, lane, string.format('%d %d', since, hold))
+end
+
 -- Return true if the next call of a driver is kept for a lane whose turn it is. Its workers were
--- woken when the call was first refused to others, and may be gone: after HELD_MS the turn passes,
--- until workers of the lane ask again.
+-- woken when the call was first refused to others, and may be gone: after some time the turn
+-- passes, until workers of the lane ask again.
 local function is_held(lane)
-  local since = tonumber(redis.call('HGET', K.turns, lane))
-  if not since or since > now then
-    redis.call('HSET', K.turns, lane, string.format('%d', now))
-    return true
-  end
-  return now - since <= HELD_MS
+  local since, hold = turn_of(lane)
+  if since == 0 then keep_turn(lane, now, hold) end
+  return since == 0 or now - since <= hold
+end
+
+-- Workers of a lane ask for a key. If they come too late for a call that was kept for them, the
+-- next call is kept for longer: otherwise busy workers would come too late each time.
+local function asks(lane)
+  local since, hold = turn_of(lane)
+  if since == 0 then return end
+  if now - since > hold then hold = math.min(2 * (now - since), MOST_HELD_MS) end
+  keep_turn(lane, 0, hold)
 end
 
 -- For a driver with a limit on all its calls (`total`), return by a kind's number how many calls
@@ -76,7 +94,7 @@ local function kept_calls(driver, wanted)
     local lane = kind .. '|' .. driver
     kept[number] = count
     if wanted[kind] then
-      redis.call('HDEL', K.turns, lane)
+      asks(lane)
     elseif CALLS_DRIVER[kind] and open_lane(lane, count) and is_held(lane) then
       count = count + 1
       wake_lane(lane)
@@ -101,7 +119,10 @@ local function next_key(driver, wanted, any)
       local key = open and pop_next(lane, open)
       if key then
         redis.call('HSET', K.turns, list, number)
-        if has_total and CALLS_DRIVER[kind] then redis.call('HSET', K.turns, driver, number) end
+        if has_total and CALLS_DRIVER[kind] then
+          redis.call('HSET', K.turns, driver, number)
+          redis.call('HDEL', K.turns, lane)
+        end
         return key, lane
       end
     end

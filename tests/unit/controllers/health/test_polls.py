@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import suppress
 from dataclasses import replace
 from uuid import uuid4
 
@@ -505,6 +507,27 @@ def test_only_the_wanted_claims_are_kept_while_all_are_listed(monkeypatch):
     work = DriverPass(world.context, key, world.lease(key), paths.CLAIMS, driver=world.driver)
     found = Poll(work, HealthSettings(), Way.LIST_HEALTH)._claims([Owned("ha", "n", "a", "ua")])
     assert {uid: set(claim) for uid, claim in found.items()} == {"ua": {"metadata", "status"}}
+
+
+def test_a_driver_is_asked_about_as_many_volumes_at_once_as_its_limits_allow():
+    """`serial: true` is a limit of one for each operation."""
+    together = []
+    for limits in ({}, {"get-volume-health": 1}):
+        world = HealthWorld(*GET)
+        world.driver.limits = limits
+        world.report()
+        call, both = world.client.call, threading.Barrier(2)
+
+        def meet(*args, both=both, call=call, limits=limits, **fields):
+            with suppress(threading.BrokenBarrierError):
+                both.wait(0.5)
+                together.append(limits)
+            return call(*args, **fields)
+
+        world.client.call = meet
+        world.poll()
+        assert len(world.client.calls) == 2
+    assert together == [{}, {}]
 
 
 def test_vhd006_many_claims_are_listed_and_not_remembered(monkeypatch):
