@@ -88,7 +88,7 @@ def test_the_rest_is_kubectl():
         words = shlex.split(command, comments=True)
         assert words[0] in {"csi-fleet", "kubectl"}
         if words[0] == "kubectl":
-            assert words[1] in {"get", "describe", "delete", "patch", "replace"}
+            assert words[1] in {"get", "describe", "delete", "patch", "replace", "edit"}
     assert PODS.endswith(SELECTOR)
 
 
@@ -100,7 +100,7 @@ def test_names_come_from_the_object_the_key_and_the_cause():
     key = claim_key("d.example.org", "shop", "data", "u1")
     found = Explained(Cause("x", ""), KeyState(key, 0.0), volume=volume)
     cause = Cause("still-bound", "It is bound.")
-    assert filled(cause, "pv", "", "pvc-1", found).commands[0] == "kubectl delete pvc data -n shop"
+    assert filled(cause, "pv", "", "pvc-1", found).commands[0] == "kubectl get pvc data -n shop"
     cause = Cause("driver-error", "It failed.")
     assert "csi-fleet status --driver=d.example.org" in filled(cause, "pv", "", "p", found).commands
     cause = Cause("secret-missing", "x", names={"secret": "key", "secret_namespace": "ops"})

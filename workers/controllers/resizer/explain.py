@@ -166,7 +166,9 @@ def _shared(facts: ChangeFacts, claim: ClaimView) -> Cause | None:
         return Cause(
             "volume-missing",
             f"The claim's volume {claim.volume_name} does not exist.",
-            "Restore the PersistentVolume; csi-fleet continues once it exists.",
+            "Restore the PersistentVolume from a backup; csi-fleet continues once it exists. "
+            "Without it the claim cannot be used.",
+            templates=("kubectl get pv", DESCRIBE),
         )
     volume = read_volume(facts.volume)
     if (volume.claim_namespace, volume.claim_uid) != (claim.namespace, claim.uid):
@@ -200,7 +202,9 @@ def _size(facts: ChangeFacts, claim: ClaimView) -> Cause | None:
         return Cause(
             "waits-for-node",
             grown + waits + rest,
-            "Start or restart a pod that uses the claim.",
+            "Start or restart a pod that uses the claim."
+            if claim.part == Part.NODE_PENDING
+            else "If this persists, check the driver's pod on that node, and kubelet's log.",
             move=USER if claim.part == Part.NODE_PENDING else "",
         )
     if claim.part == Part.NODE_INFEASIBLE:

@@ -1,0 +1,161 @@
+"""Explains why a pod cannot use a bound claim: its volume is not attached, mounted or reachable.
+
+Only pods that wait are considered. If no pod waits, or the events about it do not concern volumes,
+the claim is as it should be.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from workers.controllers import catalogue
+from workers.errors import ApiError
+from workers.explain.facts import Cause
+from workers.explain.moves import USER, move_of
+from workers.explain.words import stamp
+from workers.kube.errors import Unreachable
+from workers.translate.fields import flag, is_deleting, object_list, text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from workers.cli.tools import Tools
+    from workers.explain.generic import Explained
+    from workers.kube.objects import JsonObject
+
+_DESCRIBE_POD: Final = "kubectl describe pod {pod} -n {namespace}"
+# The reasons of the events that kubelet and kube-controller-manager write about a pod's volumes.
+_NOT_ATTACHED: Final = frozenset({"FailedAttachVolume"})
+_NOT_MOUNTED: Final = frozenset({"FailedMount", "FailedMapVolume", "FileSystemResizeFailed"})
+_WORD: Final = re.compile(r"[\w.-]+")
+_MULTI_ATTACH: Final = "Multi-Attach error"
+# The words by which a scheduler's message concerns volumes.
+_OF_VOLUMES: Final = ("volume", "persistentvolume")
+
+
+def explain(tools: Tools, found: Explained) -> Explained:
+    """Return the explanation of a claim with the reason why a waiting pod cannot use its volume.
+
+    Raises:
+        Unreachable: the API server does not answer.
+        QueueUnavailable: Redis does not answer.
+    """
+    claim = found.claim
+    if claim is None or found.cause.code != "bound":
+        return found
+    namespace, name = text(claim, "metadata", "namespace"), text(claim, "metadata", "name")
+    volume = text(claim, "spec", "volumeName")
+    for pod in _quietly(lambda: tools.kube.list_pods_using(namespace, name)):
+        if text(pod, "status", "phase") not in {"", "Pending"} or is_deleting(pod):
+            continue
+        cause = _of_pod(tools, pod, name, volume)
+        if cause is not None:
+            named = cause.with_names(
+                pod=text(pod, "metadata", "name"), node=text(pod, "spec", "nodeName")
+            )
+            return replace(found, cause=named)
+    return found
+
+
+def _of_pod(tools: Tools, pod: JsonObject, claim_name: str, volume: str) -> Cause | None:
+    if not text(pod, "spec", "nodeName"):
+        return _unscheduled(pod, volume)
+    return _unattached(tools, pod, volume) or _unmounted(tools, pod, claim_name, volume)
+
+
+def _unscheduled(pod: JsonObject, volume: str) -> Cause | None:
+    """If the scheduler finds no node because of volumes, return this as the cause, else None."""
+    why = next(
+        (
+            text(one, "message")
+            for one in object_list(pod, "status", "conditions")
+            if text(one, "type") == "PodScheduled" and text(one, "status") == "False"
+        ),
+        "",
+    )
+    if not any(word in why.lower() for word in _OF_VOLUMES):
+        return None
+    return Cause(
+        "not-scheduled",
+        f"The claim is bound to volume {volume}, but the scheduler finds no node for pod "
+        f"{text(pod, 'metadata', 'name')}: {why}",
+        "Check the volume's node affinity, and how many volumes each node may have.",
+    )
+
+
+def _unattached(tools: Tools, pod: JsonObject, volume: str) -> Cause | None:
+    """If the volume is not attached to the pod's node, return this as the cause, else None."""
+    node = text(pod, "spec", "nodeName")
+    waiting = [
+        one
+        for one in _quietly(tools.kube.list_attachments)
+        if text(one, "spec", "source", "persistentVolumeName") == volume
+        and text(one, "spec", "nodeName") == node
+        and not flag(one, "status", "attached")
+    ]
+    explainer = catalogue.explainer("attacher")
+    if not waiting or explainer is None:
+        return None
+    name = text(waiting[0], "metadata", "name")
+    held: Cause = explainer(tools, "va", "", name).cause
+    return Cause(
+        "not-attached",
+        f"The claim is bound to volume {volume}, but the volume is not attached to node {node}, "
+        f"where pod {text(pod, 'metadata', 'name')} waits for it. {held.text}",
+        held.advice,
+        held.until,
+        held.is_problem,
+        names={"attachment": name},
+        move=move_of(held),
+    )
+
+
+def _unmounted(tools: Tools, pod: JsonObject, claim_name: str, volume: str) -> Cause | None:
+    """Return the newest failure that the events report about the volume; None if there is none."""
+    namespace, uid = text(pod, "metadata", "namespace"), text(pod, "metadata", "uid")
+    # kubelet names the PersistentVolume, or the volume's name in the pod.
+    known = {volume} | {
+        text(one, "name")
+        for one in object_list(pod, "spec", "volumes")
+        if text(one, "persistentVolumeClaim", "claimName") == claim_name
+    }
+    events = [
+        one
+        for one in _quietly(lambda: tools.kube.list_warnings(namespace, uid))
+        if text(one, "reason") in _NOT_ATTACHED | _NOT_MOUNTED
+        and known.intersection(_WORD.findall(text(one, "message")))
+    ]
+    if not events:
+        return None
+    event = max(events, key=lambda one: stamp(text(one, "lastTimestamp")))
+    message, name = text(event, "message"), text(pod, "metadata", "name")
+    node = text(pod, "spec", "nodeName")
+    if message.startswith(_MULTI_ATTACH):
+        return Cause(
+            "not-attached",
+            f"The claim is bound to volume {volume}, but pod {name} on node {node} waits for it, "
+            f"because another node still has it: {message}",
+            "Delete the pod on the other node, or wait until it ends. If that node is gone, delete "
+            "its VolumeAttachment only after you have made sure that nothing writes to the volume.",
+            move=USER,
+            templates=(f"kubectl get volumeattachments | grep {volume}", _DESCRIBE_POD),
+        )
+    action = "attach" if text(event, "reason") in _NOT_ATTACHED else "mount"
+    return Cause(
+        "not-mounted",
+        f"The claim is bound to volume {volume}, but node {node} could not {action} the volume for "
+        f"pod {name}: {message}",
+        f"Check the driver's pod on node {node} and its log. kubelet repeats the attempt.",
+    )
+
+
+def _quietly(read: Callable[[], Iterable[JsonObject]]) -> list[Any]:
+    """Return the objects, or [] if the API server refuses to list them."""
+    try:
+        return list(read())
+    except Unreachable:
+        raise
+    except ApiError:
+        return []
