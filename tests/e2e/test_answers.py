@@ -1129,10 +1129,11 @@ def node_does_not_mount_another_volume(world):
     "another node still has it",
     "used by pod(s) web-old",
     move=USER,
-    command="kubectl get volumeattachments | grep {x}pv",
+    command="kubectl get pods -A --field-selector=spec.nodeName=n1",
 )
 def another_pod_has_the_volume(world):
     world.bound()
+    world.attachment(attached=True)
     why = f'Multi-Attach error for volume "{world.named("pv")}" used by pod(s) web-old'
     world.pod(spec={"nodeName": "n2"})
     world.event_of_pod("FailedAttachVolume", why)

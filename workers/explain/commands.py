@@ -39,6 +39,11 @@ RECREATE: Final = (
     "kubectl get {object} -o yaml > claim.yaml",
     "kubectl replace --force -f claim.yaml  # after you have corrected claim.yaml",
 )
+SHOW_KEY: Final = "kubectl get secret {secret} -n {secret_namespace}"
+CREATE_KEY: Final = (
+    "kubectl create secret generic {secret} -n {secret_namespace} --from-literal=KEY=VALUE"
+    "  # with the keys that the driver needs"
+)
 _DELETED_WITH_CLAIM: Final = (
     'kubectl patch {object} -p \'{{"spec":{{"persistentVolumeReclaimPolicy":"Delete"}}}}\''
     "  # only if nobody needs the data"
@@ -94,8 +99,8 @@ COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     "class-missing": (CLASSES, DESCRIBE),
     "class-invalid": ("kubectl get {class_kind} {class} -o yaml", DESCRIBE),
     "unknown-provisioner": (CLASS, "kubectl get csidrivers"),
-    "secret-missing": ("kubectl get secret {secret} -n {secret_namespace}", CLASS, DESCRIBE),
-    "secret": ("kubectl get secret {secret} -n {secret_namespace}", DESCRIBE),
+    "secret-missing": (SHOW_KEY, CREATE_KEY, CLASS, DESCRIBE),
+    "secret": (SHOW_KEY, CREATE_KEY, DESCRIBE),
     "save-refused": ("csi-fleet explain pv {volume}", "csi-fleet doctor"),
     "no-populator": ("kubectl get volumepopulators", *RECREATE),
     "refused": ("csi-fleet doctor",),
@@ -111,7 +116,7 @@ COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "deleted-failing": (RETRY, "csi-fleet failed"),
     "stranded": (
-        "kubectl get secret {secret} -n {secret_namespace}",
+        SHOW_KEY,
         RETRY,
         "csi-fleet audit --forget={volume}  # only if the volume does not exist",
     ),

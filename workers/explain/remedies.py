@@ -16,6 +16,7 @@ from workers.drivers.operations import RPCS
 from workers.explain import queueing
 from workers.explain.commands import (
     CLASS,
+    CREATE_KEY,
     DESCRIBE,
     DRIVER,
     NOBODY_ACTS,
@@ -23,6 +24,7 @@ from workers.explain.commands import (
     PODS,
     RECREATE,
     RETRY,
+    SHOW_KEY,
 )
 from workers.explain.moves import ADMIN, FLEET, ITSELF, STORAGE, USER
 
@@ -42,6 +44,10 @@ ERRORS: Final = frozenset(
 )
 # The advice of these causes remains, because it says more than the answer does.
 _KEPT: Final = frozenset({"rescheduled", "save-refused", "deleted-failing"})
+# The remedy says this precisely. It must match the text in workers.explain.claims.
+_IN_GENERAL: Final = (
+    "Remove the cause of the rejection (a webhook, a policy, a quota or a missing permission). "
+)
 _NO_ANSWER: Final = "no-answer"
 _LAST_WORDS: Final = re.compile(r"code = (\w+)")
 
@@ -301,7 +307,7 @@ _NAMED: Final[tuple[tuple[re.Pattern[str], Remedy], ...]] = (
         Remedy(
             ADMIN,
             "A ValidatingAdmissionPolicy refuses the object: change the policy or its binding.",
-            ("kubectl get validatingadmissionpolicy {policy} -o yaml",),
+            ("kubectl get validatingadmissionpolicy {policy} -o yaml", RETRY),
         ),
     ),
     (
@@ -311,7 +317,7 @@ _NAMED: Final[tuple[tuple[re.Pattern[str], Remedy], ...]] = (
         Remedy(
             ADMIN,
             "Create the secret, or allow csi-fleet to read it.",
-            ("kubectl get secret {secret} -n {secret_namespace}", DESCRIBE, RETRY),
+            (SHOW_KEY, CREATE_KEY, DESCRIBE, RETRY),
         ),
     ),
     (
@@ -368,7 +374,7 @@ _NAMED: Final[tuple[tuple[re.Pattern[str], Remedy], ...]] = (
             ADMIN,
             "An admission webhook refuses the object: meet the condition in its message, or change "
             "the webhook's rules.",
-            (_WEBHOOK,),
+            (_WEBHOOK, RETRY),
         ),
     ),
     (
@@ -380,7 +386,7 @@ _NAMED: Final[tuple[tuple[re.Pattern[str], Remedy], ...]] = (
             ADMIN,
             "An admission webhook does not answer: start the pods of its service again. If the "
             "webhook was uninstalled, delete its configuration.",
-            ("kubectl get pods,services -n {service_namespace}", _WEBHOOK),
+            ("kubectl get pods,services -n {service_namespace}", _WEBHOOK, RETRY),
         ),
     ),
     (
@@ -388,7 +394,7 @@ _NAMED: Final[tuple[tuple[re.Pattern[str], Remedy], ...]] = (
         Remedy(
             USER,
             "A ResourceQuota of the namespace is used up: delete objects, or raise the quota.",
-            ("kubectl describe resourcequota {quota} -n {namespace}",),
+            ("kubectl describe resourcequota {quota} -n {namespace}", RETRY),
         ),
     ),
     (
@@ -433,7 +439,7 @@ def applied(cause: Cause, state: KeyState | None, code: str = "") -> Cause:
         return cause
     rest = queueing.next_try(state) if state is not None else ""
     if cause.code in _KEPT:
-        rest = cause.advice
+        rest = cause.advice.removeprefix(_IN_GENERAL)
     return replace(
         cause,
         advice=f"{remedy.advice} {rest}".rstrip(),

@@ -133,6 +133,7 @@ def _unmounted(tools: Tools, pod: JsonObject, claim_name: str, volume: str) -> C
     message, name = text(event, "message"), text(pod, "metadata", "name")
     node = text(pod, "spec", "nodeName")
     if message.startswith(_MULTI_ATTACH):
+        names = _elsewhere(tools, volume, node)
         return Cause(
             "not-attached",
             f"The claim is bound to volume {volume}, but pod {name} on node {node} waits for it, "
@@ -140,7 +141,14 @@ def _unmounted(tools: Tools, pod: JsonObject, claim_name: str, volume: str) -> C
             "Delete the pod on the other node, or wait until it ends. If that node is gone, delete "
             "its VolumeAttachment only after you have made sure that nothing writes to the volume.",
             move=USER,
-            templates=(f"kubectl get volumeattachments | grep {volume}", _DESCRIBE_POD),
+            names=names,
+            templates=(
+                "kubectl get pods -A --field-selector=spec.nodeName={other}",
+                "csi-fleet explain va {attachment}",
+                _DESCRIBE_POD,
+            )
+            if names
+            else ("kubectl get volumeattachments", _DESCRIBE_POD),
         )
     action = "attach" if text(event, "reason") in _NOT_ATTACHED else "mount"
     return Cause(
@@ -148,6 +156,19 @@ def _unmounted(tools: Tools, pod: JsonObject, claim_name: str, volume: str) -> C
         f"The claim is bound to volume {volume}, but node {node} could not {action} the volume for "
         f"pod {name}: {message}",
         f"Check the driver's pod on node {node} and its log. kubelet repeats the attempt.",
+    )
+
+
+def _elsewhere(tools: Tools, volume: str, node: str) -> dict[str, str]:
+    """Return the name and node of the volume's attachment to another node; {} if unknown."""
+    return next(
+        (
+            {"attachment": text(one, "metadata", "name"), "other": text(one, "spec", "nodeName")}
+            for one in _quietly(tools.kube.list_attachments)
+            if text(one, "spec", "source", "persistentVolumeName") == volume
+            and text(one, "spec", "nodeName") != node
+        ),
+        {},
     )
 
 

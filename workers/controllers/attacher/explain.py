@@ -115,7 +115,7 @@ def gather(tools: Tools, name: str) -> AttachmentFacts:
 def _elsewhere(tools: Tools, attachment: JsonObject) -> tuple[str, str] | None:
     """Return another attachment of the same volume, with its node; None if unknown."""
     spec, status = attachment["spec"], attachment.get("status") or {}
-    if status.get("attached") or is_deleting(attachment):
+    if not status.get("attachError") or is_deleting(attachment):
         return None
     volume = (spec.get("source") or {}).get("persistentVolumeName")
     try:
@@ -180,7 +180,7 @@ def _settled(attachment: JsonObject, finalizer: str) -> Cause | None:
             f"The volume is detached from node {node}, but the finalizers of other controllers "
             f"keep the VolumeAttachment: {others}.",
             "Wait until these controllers remove their finalizers; then the VolumeAttachment is "
-            "gone.",
+            "gone. If such a controller is no longer installed, remove its finalizer by hand.",
         )
     if (attachment.get("status") or {}).get("attached") and not is_deleting(attachment):
         return Cause("attached", f"The volume is attached to node {node}.", is_problem=False)
