@@ -1159,11 +1159,34 @@ def pod_waits_for_a_failing_attach(world):
     "finds no node for pod web-0",
     "volume node affinity conflict",
     move=ADMIN,
-    command="kubectl describe pod web-0 -n {ns}",
+    command="kubectl get pv {x}pv -o yaml",
 )
 def pod_finds_no_node_for_the_volume(world):
     world.bound()
     why = "0/3 nodes are available: 3 node(s) had volume node affinity conflict."
+    condition = {"type": "PodScheduled", "status": "False", "message": why}
+    world.pod(status={"phase": "Pending", "conditions": [condition]})
+
+
+@situation(
+    "pvc {ns}/data",
+    "not-scheduled",
+    "already in-use by another pod",
+    move=USER,
+    command="kubectl get pods -n {ns} -o wide",
+)
+def another_pod_has_the_claim(world):
+    world.bound()
+    why = "1 node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode"
+    message = f"0/1 nodes are available: {why} already in-use by another pod."
+    condition = {"type": "PodScheduled", "status": "False", "message": message}
+    world.pod(status={"phase": "Pending", "conditions": [condition]})
+
+
+@situation("pvc {ns}/data", "bound", "bound to volume", move=NOBODY, command=NOTHING)
+def pod_waits_for_another_claim(world):
+    world.bound()
+    why = "pod has unbound immediate PersistentVolumeClaims"
     condition = {"type": "PodScheduled", "status": "False", "message": why}
     world.pod(status={"phase": "Pending", "conditions": [condition]})
 

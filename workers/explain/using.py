@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from workers.controllers import catalogue
 from workers.errors import ApiError
 from workers.explain.facts import Cause
-from workers.explain.moves import USER, move_of
+from workers.explain.moves import ADMIN, USER, move_of
 from workers.explain.words import stamp
 from workers.kube.errors import Unreachable
 from workers.translate.fields import flag, is_deleting, object_list, text
@@ -31,8 +31,28 @@ _NOT_ATTACHED: Final = frozenset({"FailedAttachVolume"})
 _NOT_MOUNTED: Final = frozenset({"FailedMount", "FailedMapVolume", "FileSystemResizeFailed"})
 _WORD: Final = re.compile(r"[\w.-]+")
 _MULTI_ATTACH: Final = "Multi-Attach error"
-# The words by which a scheduler's message concerns volumes.
-_OF_VOLUMES: Final = ("volume", "persistentvolume")
+# What the scheduler says if a bound volume keeps a pod from every node: whose move it is, the
+# advice, and the first command.
+_OF_VOLUMES: Final = (
+    (
+        "volume node affinity conflict",
+        ADMIN,
+        "The volume exists only in one part of the cluster: free or add a node there.",
+        "kubectl get pv {volume} -o yaml",
+    ),
+    (
+        "max volume count",
+        ADMIN,
+        "The nodes have as many volumes as the driver allows: move pods, or add a node.",
+        "kubectl get csinodes -o yaml",
+    ),
+    (
+        "ReadWriteOncePod",
+        USER,
+        "The claim can be used by one pod at a time: delete the other pod, or wait until it ends.",
+        "kubectl get pods -n {namespace} -o wide",
+    ),
+)
 
 
 def explain(tools: Tools, found: Explained) -> Explained:
@@ -75,14 +95,17 @@ def _unscheduled(pod: JsonObject, volume: str) -> Cause | None:
         ),
         "",
     )
-    if not any(word in why.lower() for word in _OF_VOLUMES):
-        return None
-    return Cause(
-        "not-scheduled",
-        f"The claim is bound to volume {volume}, but the scheduler finds no node for pod "
-        f"{text(pod, 'metadata', 'name')}: {why}",
-        "Check the volume's node affinity, and how many volumes each node may have.",
-    )
+    for words, move, advice, command in _OF_VOLUMES:
+        if words in why:
+            return Cause(
+                "not-scheduled",
+                f"The claim is bound to volume {volume}, but the scheduler finds no node for pod "
+                f"{text(pod, 'metadata', 'name')}: {why}",
+                advice,
+                move=move,
+                templates=(command, _DESCRIBE_POD),
+            )
+    return None
 
 
 def _unattached(tools: Tools, pod: JsonObject, volume: str) -> Cause | None:
