@@ -849,12 +849,13 @@ def waits_for_the_node(world):
 @situation(
     "pvc {ns}/data",
     "node-failed",
-    "could not expand the file system: xfs_growfs failed",
+    "Node n1 could not expand the file system: xfs_growfs failed",
     move=STORAGE,
-    command="kubectl get pods -n {ns} -o wide",
+    command="kubectl get pods -A --field-selector=spec.nodeName=n1",
 )
 def node_failed(world):
     why = {"type": "NodeResizeError", "status": "True", "message": "xfs_growfs failed"}
+    world.pod(spec={"nodeName": "n1"})
     world.bound(
         status={
             "allocatedResources": {"storage": "2Gi"},
@@ -1488,3 +1489,12 @@ def test_without_redis_the_objects_still_answer(world):
     wanted = world.explain("pvc", f"{world.namespace}/wanted")[1]
     assert (wanted["cause"], wanted["move"]) == ("redis-away", FLEET)
     assert wanted["commands"] == ["csi-fleet doctor"]
+
+
+def test_without_redis_a_pod_that_waits_for_its_volume_is_explained(world):
+    pod_waits_for_a_failing_attach(world)
+    world.url = "redis://127.0.0.1:1"
+    found = world.explain("pvc", f"{world.namespace}/data")[1]
+    assert (found["cause"], found["move"]) == ("not-attached", STORAGE)
+    assert "lun busy" in found["text"]
+    assert found["commands"][0] == f"csi-fleet explain va {world.named('va')}"

@@ -56,6 +56,7 @@ _CALLS = {
     "moment": "TIME",
     "program_of": "PROGRAM",
     "_claim_of": "NAMESPACE/NAME",
+    "_node": "Node NODE",
 }
 
 _ENDS = (*string.ascii_letters, ".", '"')

@@ -68,7 +68,7 @@ def explained(tools: Tools, word: str, namespace: str, name: str) -> Answer:
         found = using.explain(tools, found)
         cause, problem = unseen(tools, found.cause), ""
     except QueueUnavailable as error:
-        found = away.explain(tools, noun, namespace, name)
+        found = using.explain(tools, away.explain(tools, noun, namespace, name), has_queue=False)
         cause, problem = found.cause, str(error)
     return Answer(found, commands.filled(cause, word, namespace, name, found), problem)
 

@@ -147,7 +147,7 @@ COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     "change-failed": (DESCRIBE, RETRY),
     "delete-failed": (DESCRIBE, RETRY),
     "failed": (DESCRIBE, RETRY, "csi-fleet failed"),
-    "node-failed": ("kubectl get pods -n {namespace} -o wide", DESCRIBE),
+    "node-failed": (ON_NODE, "kubectl get pods -n {namespace} -o wide", DESCRIBE),
     "last-error": (RETRY, DESCRIBE),
     # The operator of csi-fleet acts.
     "no-worker": (PODS, STATUS),
@@ -167,7 +167,7 @@ COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     "redis-away": ("csi-fleet doctor",),
     # Another program continues automatically; the command shows whether it does.
     "still-attached": ("csi-fleet explain va {attachment}", "kubectl get volumeattachments"),
-    "waits-for-node": ("kubectl get pods -n {namespace} -o wide", DESCRIBE),
+    "waits-for-node": (ON_NODE, "kubectl get pods -n {namespace} -o wide", DESCRIBE),
     # csi-fleet or another controller continues automatically, or everything is as it should be.
     **dict.fromkeys(
         (

@@ -55,8 +55,13 @@ _OF_VOLUMES: Final = (
 )
 
 
-def explain(tools: Tools, found: Explained) -> Explained:
+def explain(tools: Tools, found: Explained, *, has_queue: bool = True) -> Explained:
     """Return the explanation of a claim with the reason why a waiting pod cannot use its volume.
+
+    Args:
+        tools: the connections.
+        found: the explanation of the claim.
+        has_queue: False if Redis does not answer; an attachment's own error is then reported.
 
     Raises:
         Unreachable: the API server does not answer.
@@ -70,7 +75,7 @@ def explain(tools: Tools, found: Explained) -> Explained:
     for pod in _quietly(lambda: tools.kube.list_pods_using(namespace, name)):
         if text(pod, "status", "phase") not in {"", "Pending"} or is_deleting(pod):
             continue
-        cause = _of_pod(tools, pod, name, volume)
+        cause = _of_pod(tools, pod, name, volume, has_queue=has_queue)
         if cause is not None:
             named = cause.with_names(
                 pod=text(pod, "metadata", "name"), node=text(pod, "spec", "nodeName")
@@ -79,10 +84,13 @@ def explain(tools: Tools, found: Explained) -> Explained:
     return found
 
 
-def _of_pod(tools: Tools, pod: JsonObject, claim_name: str, volume: str) -> Cause | None:
+def _of_pod(
+    tools: Tools, pod: JsonObject, claim_name: str, volume: str, *, has_queue: bool
+) -> Cause | None:
     if not text(pod, "spec", "nodeName"):
         return _unscheduled(pod, volume)
-    return _unattached(tools, pod, volume) or _unmounted(tools, pod, claim_name, volume)
+    unattached = _unattached(tools, pod, volume, has_queue=has_queue)
+    return unattached or _unmounted(tools, pod, claim_name, volume)
 
 
 def _unscheduled(pod: JsonObject, volume: str) -> Cause | None:
@@ -108,7 +116,7 @@ def _unscheduled(pod: JsonObject, volume: str) -> Cause | None:
     return None
 
 
-def _unattached(tools: Tools, pod: JsonObject, volume: str) -> Cause | None:
+def _unattached(tools: Tools, pod: JsonObject, volume: str, *, has_queue: bool) -> Cause | None:
     """If the volume is not attached to the pod's node, return this as the cause, else None."""
     node = text(pod, "spec", "nodeName")
     waiting = [
@@ -118,15 +126,17 @@ def _unattached(tools: Tools, pod: JsonObject, volume: str) -> Cause | None:
         and text(one, "spec", "nodeName") == node
         and not flag(one, "status", "attached")
     ]
-    explainer = catalogue.explainer("attacher")
-    if not waiting or explainer is None:
+    if not waiting:
         return None
     name = text(waiting[0], "metadata", "name")
-    held: Cause = explainer(tools, "va", "", name).cause
+    held = Cause("attach-failed", text(waiting[0], "status", "attachError", "message"))
+    explainer = catalogue.explainer("attacher") if has_queue else None
+    if explainer is not None:
+        held = explainer(tools, "va", "", name).cause
     return Cause(
         "not-attached",
         f"The claim is bound to volume {volume}, but the volume is not attached to node {node}, "
-        f"where pod {text(pod, 'metadata', 'name')} waits for it. {held.text}",
+        f"where pod {text(pod, 'metadata', 'name')} waits for it. {held.text}".rstrip(),
         held.advice,
         held.until,
         held.is_problem,

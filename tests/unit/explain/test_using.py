@@ -21,7 +21,16 @@ CLAIM = {
 }
 
 
-def answer(*events, node="n1", phase="Pending", message="", cause=BOUND, claim="data", going=False):
+def answer(
+    *events,
+    attach_error=None,
+    node="n1",
+    phase="Pending",
+    message="",
+    cause=BOUND,
+    claim="data",
+    going=False,
+):
     api = MemoryApi()
     metadata = {"name": "web-0", "namespace": "shop", "uid": "p1"}
     if going:
@@ -43,8 +52,12 @@ def answer(*events, node="n1", phase="Pending", message="", cause=BOUND, claim="
                 "lastTimestamp": f"2026-01-01T00:00:0{number}Z",
             },
         )
+    if attach_error is not None:
+        spec = {"nodeName": "n1", "source": {"persistentVolumeName": "pvc-1"}}
+        status = {"attached": False, "attachError": {"message": attach_error}}
+        api.add(paths.ATTACHMENTS, {"metadata": {"name": "va"}, "spec": spec, "status": status})
     tools = SimpleNamespace(kube=api.kube)
-    return using.explain(tools, Explained(cause, claim=CLAIM)).cause
+    return using.explain(tools, Explained(cause, claim=CLAIM), has_queue=False).cause
 
 
 MOUNT = ("FailedMount", 'MountDevice failed for volume "pvc-1": mkfs failed')
@@ -102,3 +115,10 @@ def test_an_event_about_another_volume():
 def test_only_a_bound_claim_has_pods_to_look_at():
     cause = Cause("class-missing", "x")
     assert answer(MOUNT, cause=cause) is cause
+
+
+def test_without_redis_the_attachment_reports_its_own_error():
+    found = answer(attach_error="lun busy")
+    assert (found.code, found.names["attachment"]) == ("not-attached", "va")
+    assert found.text.endswith("where pod web-0 waits for it. lun busy")
+    assert answer(attach_error="").text.endswith("waits for it.")

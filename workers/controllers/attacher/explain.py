@@ -202,7 +202,8 @@ def _waiting(facts: AttachmentFacts, attachment: JsonObject) -> Cause:
             cause = _failed(facts, attachment, word, *found)
             code = code_name(error["errorCode"]) if error and error.get("errorCode") else ""
             cause = remedies.applied(cause, state, code)
-            if word == "detach" and facts.is_node_gone and cause.code == Reason.DRIVER_ERROR:
+            answer = remedies.answer_of(state, found[0], code)
+            if word == "detach" and facts.is_node_gone and answer.code == "NotFound":
                 return _of_gone_node(cause)
             return _held_elsewhere(facts, cause)
     if state is not None and (cause := queueing.queued(state)):
