@@ -1107,7 +1107,7 @@ def namespace_terminating(world):
     "node n1 could not mount the volume for pod web-0",
     "mkfs failed",
     move=STORAGE,
-    command="kubectl describe pod web-0 -n {ns}",
+    command="kubectl get pods -A --field-selector=spec.nodeName=n1",
 )
 def node_does_not_mount(world):
     world.bound()
@@ -1115,6 +1115,36 @@ def node_does_not_mount(world):
     why = f'MountVolume.MountDevice failed for volume "{world.named("pv")}": mkfs failed'
     world.pod(spec={"nodeName": "n1"})
     world.event_of_pod("FailedMount", why)
+
+
+@situation(
+    "pvc {ns}/data",
+    "not-mounted",
+    'secrets "node-key" not found',
+    move=ADMIN,
+    command="kubectl get secret node-key -n ops",
+)
+def node_does_not_find_the_secret(world):
+    world.bound()
+    missing = (
+        'failed to find the secret node-key in the namespace ops: secrets "node-key" not found'
+    )
+    world.pod(spec={"nodeName": "n1"})
+    world.event_of_pod("FailedMount", f'MountDevice failed for "{world.named("pv")}": {missing}')
+
+
+@situation(
+    "pvc {ns}/data",
+    "not-mounted",
+    "not found in the list of registered CSI drivers",
+    move=STORAGE,
+    command="kubectl get csinode n1 -o yaml",
+)
+def node_does_not_have_the_driver(world):
+    world.bound()
+    missing = f"driver name {DRIVER} not found in the list of registered CSI drivers"
+    world.pod(spec={"nodeName": "n1"})
+    world.event_of_pod("FailedMount", f'MountDevice failed for "{world.named("pv")}": {missing}')
 
 
 @situation("pvc {ns}/data", "bound", "bound to volume", move=NOBODY, command=NOTHING)

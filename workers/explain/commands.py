@@ -123,7 +123,7 @@ COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     "namespace-terminating": ("kubectl get pods,pvc,volumesnapshots -n {name}",),
     # The driver's operator acts.
     "driver-error": (DESCRIBE, DRIVER, PODS),
-    "not-mounted": ("kubectl describe pod {pod} -n {namespace}", ON_NODE, CSI_NODE, DESCRIBE),
+    "not-mounted": (ON_NODE, CSI_NODE, "kubectl describe pod {pod} -n {namespace}"),
     "not-attached": (
         "csi-fleet explain va {attachment}",
         "kubectl describe pod {pod} -n {namespace}",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from workers.controllers import catalogue
 from workers.errors import ApiError
+from workers.explain.commands import CREATE_KEY, CSI_NODE, ON_NODE, SHOW_KEY
 from workers.explain.facts import Cause
 from workers.explain.moves import ADMIN, USER, move_of
 from workers.explain.words import stamp
@@ -31,6 +32,11 @@ _NOT_ATTACHED: Final = frozenset({"FailedAttachVolume"})
 _NOT_MOUNTED: Final = frozenset({"FailedMount", "FailedMapVolume", "FileSystemResizeFailed"})
 _WORD: Final = re.compile(r"[\w.-]+")
 _MULTI_ATTACH: Final = "Multi-Attach error"
+# kubelet's words if the driver is not registered, and if a secret of the volume cannot be read.
+_UNREGISTERED: Final = "not found in the list of registered CSI drivers"
+_NO_KEY: Final = re.compile(
+    r"failed to find the secret (?P<secret>\S+) in the namespace (?P<secret_namespace>\S+)"
+)
 # What the scheduler says if a bound volume keeps a pod from every node: whose move it is, the
 # advice, and the first command.
 _OF_VOLUMES: Final = (
@@ -184,12 +190,24 @@ def _unmounted(tools: Tools, pod: JsonObject, claim_name: str, volume: str) -> C
             else ("kubectl get volumeattachments", _DESCRIBE_POD),
         )
     action = "attach" if text(event, "reason") in _NOT_ATTACHED else "mount"
-    return Cause(
+    found = Cause(
         "not-mounted",
         f"The claim is bound to volume {volume}, but node {node} could not {action} the volume for "
         f"pod {name}: {message}",
         f"Check the driver's pod on node {node} and its log. kubelet repeats the attempt.",
     )
+    if _UNREGISTERED in message:
+        advice = f"Start the driver's pod on node {node}, above all its node-driver-registrar."
+        return replace(found, advice=advice, templates=(CSI_NODE, ON_NODE, _DESCRIBE_POD))
+    if missing := _NO_KEY.search(message):
+        return replace(
+            found,
+            advice="Create the secret, or allow kubelet to read it. kubelet repeats the attempt.",
+            move=ADMIN,
+            names=missing.groupdict(),
+            templates=(SHOW_KEY, CREATE_KEY, _DESCRIBE_POD),
+        )
+    return found
 
 
 def _elsewhere(tools: Tools, volume: str, node: str) -> dict[str, str]:

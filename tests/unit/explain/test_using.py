@@ -8,9 +8,10 @@ import pytest
 
 from tests.support.memory_api import MemoryApi
 from workers.explain import using
+from workers.explain.commands import CSI_NODE
 from workers.explain.facts import Cause
 from workers.explain.generic import Explained
-from workers.explain.moves import ADMIN, USER, move_of
+from workers.explain.moves import ADMIN, STORAGE, USER, move_of
 from workers.kube import paths
 
 BOUND = Cause("bound", "The claim is bound.", is_problem=False)
@@ -122,3 +123,13 @@ def test_without_redis_the_attachment_reports_its_own_error():
     assert (found.code, found.names["attachment"]) == ("not-attached", "va")
     assert found.text.endswith("where pod web-0 waits for it. lun busy")
     assert answer(attach_error="").text.endswith("waits for it.")
+
+
+def test_what_kubelet_says_decides_who_acts():
+    why = 'pvc-1: failed to find the secret key in the namespace ops with error: "key" not found'
+    found = answer(("FailedMount", why))
+    assert move_of(found) == ADMIN
+    assert (found.names["secret"], found.names["secret_namespace"]) == ("key", "ops")
+    why = "pvc-1: driver name d not found in the list of registered CSI drivers"
+    found = answer(("FailedMount", why))
+    assert (move_of(found), (found.templates or ())[0]) == (STORAGE, CSI_NODE)
