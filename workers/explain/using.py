@@ -35,7 +35,7 @@ _MULTI_ATTACH: Final = "Multi-Attach error"
 # kubelet's words if the driver is not registered, and if a secret of the volume cannot be read.
 _UNREGISTERED: Final = "not found in the list of registered CSI drivers"
 _NO_KEY: Final = re.compile(
-    r"failed to find the secret (?P<secret>\S+) in the namespace (?P<secret_namespace>\S+)"
+    r"failed to find the secret (?P<secret>[\w.-]+) in the namespace (?P<secret_namespace>[\w-]+)"
 )
 # What the scheduler says if a bound volume keeps a pod from every node: whose move it is, the
 # advice, and the first command.
