@@ -113,7 +113,9 @@ def api(plane):
 
 @pytest.fixture
 def world(plane, api, redis_client, redis_server):
-    return AnswersWorld(api, plane.kubeconfig, redis_client, redis_server.url)
+    world = AnswersWorld(api, plane.kubeconfig, redis_client, redis_server.url)
+    yield world
+    world.resume_all()
 
 
 def check(world: AnswersWorld, one: Situation) -> None:
@@ -175,7 +177,7 @@ def empty_class(world):
     "static-class",
     "no dynamic provisioning",
     move=USER,
-    command="kubectl get storageclass {x}local -o yaml",
+    command="kubectl get pv",
 )
 def static_class(world):
     world.claim(storage_class=world.storage_class("local", "kubernetes.io/no-provisioner"))
@@ -197,7 +199,7 @@ def unknown_provisioner(world):
     "driver-not-registered",
     'Driver "ceph.example.org" is not served: no worker is connected to it.',
     move=STORAGE,
-    command="kubectl get csidriver ceph.example.org",
+    command="kubectl get pods -A -l csi-fleet.io/redis-client=true",
 )
 def driver_without_workers(world):
     driver = paths.Resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver")
@@ -259,7 +261,7 @@ def selector(world):
     "volume-missing",
     "requests volume nowhere, which does not exist",
     move=USER,
-    command="kubectl get pv nowhere",
+    command="kubectl get pv",
 )
 def named_volume_missing(world):
     world.claim(volumeName="nowhere")
@@ -270,7 +272,7 @@ def named_volume_missing(world):
     "lost",
     "PersistentVolume gone-1 does not exist",
     move=USER,
-    command="kubectl describe pvc data -n {ns}",
+    command="kubectl get pv",
 )
 def lost(world):
     world.claim(volumeName="gone-1", phase="Lost")
@@ -539,9 +541,9 @@ def permission_missing(world):
 @situation(
     "pvc {ns}/data",
     "node-gone",
-    'chose node "n9", which no longer exists',
-    move=ADMIN,
-    command="kubectl get node n9",
+    'For pod web-0, the scheduler chose node "n9", which no longer exists.',
+    move=ITSELF,
+    command="csi-fleet retry pvc {ns}/data",
 )
 def chosen_node_gone(world):
     record = {
@@ -556,6 +558,7 @@ def chosen_node_gone(world):
         "volume.kubernetes.io/storage-provisioner": DRIVER,
     }
     world.claim(storage_class=world.storage_class(**LATE), metadata={"annotations": chosen})
+    world.pod()
 
 
 @situation("pvc {ns}/data", "bound", "bound to volume {x}pv", move=NOBODY, command=NOTHING)
@@ -569,7 +572,7 @@ def bound(world):
     "There is no claim {ns}/dat.",
     'Did you mean "data"?',
     move=USER,
-    command="kubectl get pvc -A",
+    command="csi-fleet explain pvc {ns}/data",
 )
 def misspelt(world):
     world.claim()
@@ -607,7 +610,7 @@ def volume_of_a_deleted_claim(world):
     "kept",
     "reclaim policy is Retain",
     move=ADMIN,
-    command='kubectl patch pv {x}pv -p \'{"spec":{"persistentVolumeReclaimPolicy":"Delete"}}\'',
+    command="kubectl describe pv {x}pv",
 )
 def retained(world):
     world.volume(phase="Released", policy="Retain")
@@ -672,8 +675,9 @@ def deletion_without_the_secret(world):
     "pv {x}p",
     "not-found",
     "There is no volume {x}p.",
+    'Did you mean "{x}pv"?',
     move=USER,
-    command="kubectl get pv",
+    command="csi-fleet explain pv {x}pv",
 )
 def volume_misspelt(world):
     world.volume()
@@ -720,7 +724,7 @@ def detach_of_a_volume_removed_by_force(world):
     "node-gone",
     "node n1 does not exist",
     move=ADMIN,
-    command="kubectl get node n1",
+    command="kubectl get pods -A --field-selector=spec.nodeName=n1",
 )
 def attach_to_a_missing_node(world):
     world.volume()
@@ -732,7 +736,7 @@ def attach_to_a_missing_node(world):
     "volume-missing",
     "not found",
     move=USER,
-    command="kubectl get pv {x}pv",
+    command="kubectl get pvc -A | grep {x}pv",
 )
 def attach_of_a_missing_volume(world):
     failed_attach(world, 'persistentvolumes "pv" not found', reason="volume-missing", node="n2")
@@ -848,12 +852,13 @@ def waits_for_the_node(world):
 @situation(
     "pvc {ns}/data",
     "node-failed",
-    "could not expand the file system: xfs_growfs failed",
+    "Node n1 could not expand the file system: xfs_growfs failed",
     move=STORAGE,
-    command="kubectl describe pvc data -n {ns}",
+    command="kubectl get pods -A --field-selector=spec.nodeName=n1",
 )
 def node_failed(world):
     why = {"type": "NodeResizeError", "status": "True", "message": "xfs_growfs failed"}
+    world.pod(spec={"nodeName": "n1"})
     world.bound(
         status={
             "allocatedResources": {"storage": "2Gi"},
@@ -963,7 +968,7 @@ def snapshot_refused_by_the_driver(world):
     "content-missing",
     "its VolumeSnapshotContent snapcontent-1 does not exist",
     move=USER,
-    command="kubectl get volumesnapshotcontent snapcontent-1",
+    command="kubectl get volumesnapshotcontent",
 )
 def ready_without_content(world):
     status = {"readyToUse": True, "boundVolumeSnapshotContentName": "snapcontent-1"}
@@ -1065,13 +1070,12 @@ def group_of_nothing(world):
     "csi-fleet cannot finish the attempt without you",
     'secrets "key" not found',
     move=ADMIN,
-    command="csi-fleet retry pvc {ns}/data",
+    command="kubectl get secret key -n {ns}",
 )
 def stranded(world):
     key = f"claims|{DRIVER}|{world.namespace}/data|u1"
-    world.intent(
-        "pvc-u1", key=key, volume="pvc-u1", stage="stranded", problem='secrets "key" not found'
-    )
+    problem = f'error getting secret key in namespace {world.namespace}: secrets "key" not found'
+    world.intent("pvc-u1", key=key, volume="pvc-u1", stage="stranded", problem=problem)
 
 
 @situation(
@@ -1097,6 +1101,365 @@ def namespace_terminating(world):
     world.delete(paths.NAMESPACES, world.namespace)
 
 
+# A pod that cannot use a bound claim.
+
+
+@situation(
+    "pvc {ns}/data",
+    "not-mounted",
+    "node n1 could not mount the volume for pod web-0",
+    "mkfs failed",
+    move=STORAGE,
+    command="kubectl get pods -A --field-selector=spec.nodeName=n1",
+)
+def node_does_not_mount(world):
+    world.bound()
+    world.attachment(attached=True)
+    why = f'MountVolume.MountDevice failed for volume "{world.named("pv")}": mkfs failed'
+    world.pod(spec={"nodeName": "n1"})
+    world.event_of_pod("FailedMount", why)
+
+
+@situation(
+    "pvc {ns}/data",
+    "not-mounted",
+    'secrets "node-key" not found',
+    move=ADMIN,
+    command="kubectl get secret node-key -n ops",
+)
+def node_does_not_find_the_secret(world):
+    world.bound()
+    missing = (
+        'failed to find the secret node-key in the namespace ops: secrets "node-key" not found'
+    )
+    world.pod(spec={"nodeName": "n1"})
+    world.event_of_pod("FailedMount", f'MountDevice failed for "{world.named("pv")}": {missing}')
+
+
+@situation(
+    "pvc {ns}/data",
+    "not-mounted",
+    "not found in the list of registered CSI drivers",
+    move=STORAGE,
+    command="kubectl get csinode n1 -o yaml",
+)
+def node_does_not_have_the_driver(world):
+    world.bound()
+    missing = f"driver name {DRIVER} not found in the list of registered CSI drivers"
+    world.pod(spec={"nodeName": "n1"})
+    world.event_of_pod("FailedMount", f'MountDevice failed for "{world.named("pv")}": {missing}')
+
+
+@situation("pvc {ns}/data", "bound", "bound to volume", move=NOBODY, command=NOTHING)
+def node_does_not_mount_another_volume(world):
+    world.bound()
+    world.pod(spec={"nodeName": "n1"})
+    world.event_of_pod("FailedMount", 'MountVolume.SetUp failed for volume "config": not found')
+
+
+@situation(
+    "pvc {ns}/data",
+    "not-attached",
+    "another node still has it",
+    "used by pod(s) web-old",
+    move=USER,
+    command="kubectl get pods -A --field-selector=spec.nodeName=n1",
+)
+def another_pod_has_the_volume(world):
+    world.bound()
+    world.attachment(attached=True)
+    why = f'Multi-Attach error for volume "{world.named("pv")}" used by pod(s) web-old'
+    world.pod(spec={"nodeName": "n2"})
+    world.event_of_pod("FailedAttachVolume", why)
+
+
+@situation(
+    "pvc {ns}/data",
+    "not-attached",
+    "not attached to node n2, where pod web-0 waits for it",
+    "lun busy",
+    move=STORAGE,
+    command="csi-fleet explain va {x}va",
+)
+def pod_waits_for_a_failing_attach(world):
+    world.bound()
+    failed_attach(world, "lun busy", code="Internal", node="n2")
+    world.pod(spec={"nodeName": "n2"})
+
+
+@situation(
+    "pvc {ns}/data",
+    "not-scheduled",
+    "finds no node for pod web-0",
+    "volume node affinity conflict",
+    move=ADMIN,
+    command="kubectl get pv {x}pv -o yaml",
+)
+def pod_finds_no_node_for_the_volume(world):
+    world.bound()
+    why = "0/3 nodes are available: 3 node(s) had volume node affinity conflict."
+    condition = {"type": "PodScheduled", "status": "False", "message": why}
+    world.pod(status={"phase": "Pending", "conditions": [condition]})
+
+
+@situation(
+    "pvc {ns}/data",
+    "not-scheduled",
+    "already in-use by another pod",
+    move=USER,
+    command="kubectl get pods -n {ns} -o wide",
+)
+def another_pod_has_the_claim(world):
+    world.bound()
+    why = "1 node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode"
+    message = f"0/1 nodes are available: {why} already in-use by another pod."
+    condition = {"type": "PodScheduled", "status": "False", "message": message}
+    world.pod(status={"phase": "Pending", "conditions": [condition]})
+
+
+@situation("pvc {ns}/data", "bound", "bound to volume", move=NOBODY, command=NOTHING)
+def pod_waits_for_another_claim(world):
+    world.bound()
+    why = "pod has unbound immediate PersistentVolumeClaims"
+    condition = {"type": "PodScheduled", "status": "False", "message": why}
+    world.pod(status={"phase": "Pending", "conditions": [condition]})
+
+
+# Further errors of the attacher and of the resizer.
+
+
+@situation(
+    "va {x}vb",
+    "driver-error",
+    "has a VolumeAttachment for node n1 too ({x}va)",
+    move=USER,
+    command="csi-fleet explain va {x}va",
+)
+def attached_to_a_known_node(world):
+    world.volume()
+    world.attachment(attached=True)
+    failed_attach(world, "in use", code="FailedPrecondition", node="n2", name="vb")
+
+
+@situation(
+    "va {x}va",
+    "driver-error",
+    "Node ghost no longer exists.",
+    move=STORAGE,
+    command="kubectl get pv {x}pv -o yaml",
+)
+def detach_from_a_node_that_is_gone(world):
+    world.volume()
+    made = world.attachment(attached=True, deleted=True, node="ghost")
+    world.fail(
+        world.key("va", made, "detachments"),
+        "rpc ControllerUnpublishVolume NotFound 0.1",
+        RPC_ERROR.format("NotFound", "node ghost not found"),
+        memo={"reason": "driver-error"},
+    )
+
+
+@situation(
+    "va {x}va",
+    "refused",
+    "connection refused",
+    move=ADMIN,
+    command="kubectl get pods,services -n sec",
+)
+def webhook_is_down(world):
+    world.volume()
+    failed = 'failed calling webhook "va.example.org": Post "https://guard.sec.svc:443/va"'
+    world.fail(
+        world.key("va", world.attachment(), "attachments"),
+        "api patch volumeattachments 500 0.1",
+        f"error {REFUSED}Internal error occurred: {failed}: connection refused",
+    )
+
+
+@situation(
+    "pvc {ns}/data",
+    "waits-for-node",
+    "the node is expanding the file system",
+    move=CLUSTER,
+    command="kubectl get pods -n {ns} -o wide",
+)
+def node_expands_the_file_system(world):
+    world.bound(
+        status={
+            "allocatedResources": {"storage": "2Gi"},
+            "allocatedResourceStatuses": {"storage": "NodeResizeInProgress"},
+        },
+        resources={"requests": {"storage": "2Gi"}},
+    )
+
+
+@situation(
+    "pvc {ns}/data",
+    "change-failed",
+    "code = Unimplemented",
+    move=USER,
+    command='kubectl patch pvc data -n {ns} -p \'{"spec":{"volumeAttributesClassName":"CLASS"}}\'',
+)
+def driver_cannot_change_classes(world):
+    gold = world.named("gold")
+    world.put(paths.ATTRIBUTES_CLASSES, gold, driverName=DRIVER, parameters={"iops": "1"})
+    changing = {"status": "InProgress", "targetVolumeAttributesClassName": gold}
+    claim, _ = world.bound(volumeAttributesClassName=gold, status={"modifyVolumeStatus": changing})
+    world.fail(
+        world.key("pvc", claim, "changes"),
+        "rpc ControllerModifyVolume Unimplemented 0.1",
+        RPC_ERROR.format("Unimplemented", "no ModifyVolume"),
+    )
+
+
+# Further sources.
+
+
+@situation(
+    "pvc {ns}/copy",
+    "attempt-failed",
+    "must be greater than or equal in size",
+    move=USER,
+    command="kubectl get pvc copy -n {ns} -o yaml > claim.yaml",
+)
+def clone_smaller_than_its_source(world):
+    world.bound()
+    source = {"kind": "PersistentVolumeClaim", "name": "data"}
+    copy = world.claim("copy", world.named("fast"), dataSource=source)
+    why = (
+        "error, new PVC request must be greater than or equal in size to the specified PVC data "
+        "source, requested 1 but source is 2"
+    )
+    world.fail(world.key("pvc", copy, "claims"), f"error {why}")
+
+
+@situation(
+    "pvc {ns}/data",
+    "attempt-failed",
+    "isn't allowed",
+    move=ADMIN,
+    command="kubectl get referencegrants -n prod -o yaml",
+)
+def source_of_another_namespace_without_a_grant(world):
+    where = f"accessing prod/s of VolumeSnapshot dataSource from {world.namespace}/data"
+    world.fail(world.key("pvc", world.claim(), "claims"), f"error {where} isn't allowed")
+
+
+@situation(
+    "snapshot {ns}/snap",
+    "source-unsupported",
+    "does not belong to a CSI driver",
+    move=USER,
+    command="kubectl get pv {x}pv -o yaml",
+)
+def snapshot_of_a_volume_without_csi(world):
+    claim = world.claim(phase="Bound", volumeName=world.named("pv"))
+    world.volume(claim=claim, csi=None, nfs={"server": "s", "path": "/x"})
+    world.snapshot(status={"error": {"message": "no CSI volume"}})
+
+
+@situation(
+    "content",
+    "failed",
+    'secrets "key" not found',
+    move=ADMIN,
+    command="kubectl get secret key -n ops",
+)
+def snapshot_without_the_secret(world):
+    content = world.content(world.snapshot())
+    world.fail(
+        world.key("content", content),
+        'error error getting secret key in namespace ops: secrets "key" not found',
+    )
+    return content["metadata"]["name"]
+
+
+@situation(
+    "group-snapshot {ns}/all",
+    "class-missing",
+    'VolumeGroupSnapshotClass "weekly" does not exist.',
+    move=ADMIN,
+    command="kubectl get volumegroupsnapshotclass",
+)
+def group_class_missing(world):
+    world.bound(metadata={"labels": {"app": "db"}})
+    source = {"selector": {"matchLabels": {"app": "db"}}}
+    spec = {"source": source, "volumeGroupSnapshotClassName": "weekly"}
+    world.put(paths.GROUP_SNAPSHOTS, "all", spec=spec)
+
+
+@situation(
+    "snapshot {ns}/snap",
+    "quota",
+    "ResourceQuota few is used up",
+    move=USER,
+    command="kubectl describe resourcequota few -n {ns}",
+)
+def quota_of_snapshots(world):
+    world.quota("few", "count/volumesnapshots.snapshot.storage.k8s.io")
+
+
+@situation(
+    "pvc {ns}/data",
+    "not-found",
+    "There is no claim {ns}/data.",
+    move=USER,
+    command="kubectl get pvc -A",
+)
+def quota_of_something_else(world):
+    world.quota("few", "count/volumesnapshots.snapshot.storage.k8s.io")
+
+
+@situation(
+    "snapshot {ns}/nightl",
+    "not-found",
+    'Did you mean "nightly"?',
+    move=USER,
+    command="csi-fleet explain snapshot {ns}/nightly",
+)
+def snapshot_misspelt(world):
+    world.snapshot("nightly")
+
+
+# Further deletions, and a class as a whole.
+
+
+@situation(
+    "pvc {ns}/data",
+    "foreign-finalizer",
+    "kubernetes.io/pvc-protection",
+    move=CLUSTER,
+    command="kubectl get pods,volumesnapshots -n {ns}",
+)
+def deleted_and_not_used(world):
+    world.bound()
+    world.delete(paths.CLAIMS, "data")
+
+
+@situation(
+    "pv {x}pv",
+    "still-bound",
+    "claim {ns}/data is still bound to it",
+    "policy Delete applies",
+    move=USER,
+    command="kubectl get pvc data -n {ns}",
+)
+def volume_deleted_while_bound(world):
+    world.bound()
+    world.delete(paths.VOLUMES, world.named("pv"))
+
+
+@situation(
+    "class {x}odd",
+    "unknown-provisioner",
+    'Provisioner "nobody.example.org" is unknown',
+    move=ADMIN,
+    command="kubectl get storageclass {x}odd -o yaml",
+)
+def class_of_an_unknown_driver(world):
+    world.storage_class("odd", "nobody.example.org")
+
+
 def snapshot_source(name: str):
     return {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": name}
 
@@ -1117,12 +1480,13 @@ def failed_attach(
     reason: str = "driver-error",
     code: str = "",
     node: str = "",
+    name: str = "va",
 ) -> None:
     """Let an attachment fail. With a code, the driver's call fails."""
     if node and not world.api.find(paths.NODES.path(node)):
         world.put(paths.NODES, node)
     error = {"message": text, "time": "2026-01-01T00:00:00Z"}
-    made = world.attachment(attachError=error, node=node or "n1")
+    made = world.attachment(name, attachError=error, node=node or "n1")
     notes = [f"rpc ControllerPublishVolume {code} 0.1"] if code else []
     world.fail(
         world.key("va", made, "attachments"), *notes, f"error {text}", memo={"reason": reason}
@@ -1161,3 +1525,12 @@ def test_without_redis_the_objects_still_answer(world):
     wanted = world.explain("pvc", f"{world.namespace}/wanted")[1]
     assert (wanted["cause"], wanted["move"]) == ("redis-away", FLEET)
     assert wanted["commands"] == ["csi-fleet doctor"]
+
+
+def test_without_redis_a_pod_that_waits_for_its_volume_is_explained(world):
+    pod_waits_for_a_failing_attach(world)
+    world.url = "redis://127.0.0.1:1"
+    found = world.explain("pvc", f"{world.namespace}/data")[1]
+    assert (found["cause"], found["move"]) == ("not-attached", STORAGE)
+    assert "lun busy" in found["text"]
+    assert found["commands"][0] == f"csi-fleet explain va {world.named('va')}"

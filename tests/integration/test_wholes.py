@@ -85,9 +85,12 @@ def test_a_driver_that_nobody_serves(world, explained):
         paths.STORAGE_CLASSES, {"metadata": {"name": "old"}, "provisioner": "old.example.org"}
     )
     world.claim("data", "old")
-    for words in (("driver", "old.example.org"), ("class", "old")):
+    for words, cause in (
+        (("driver", "old.example.org"), "driver-not-registered"),
+        (("class", "old"), "unknown-provisioner"),
+    ):
         found, code = explained(*words)
-        assert found["cause"] == "driver-not-registered"
+        assert found["cause"] == cause
         assert (found["pending"]["waiting"], code) == (1, 0)
 
 

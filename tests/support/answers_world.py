@@ -20,7 +20,9 @@ from workers.config.flags import Command
 from workers.config.settings import KubeSettings, RedisSettings, Settings
 from workers.config.toolflags import ToolSettings
 from workers.explain import generic, nouns
+from workers.explain.gather import QUOTAS
 from workers.kube import paths
+from workers.kube.pauserecord import NAME
 from workers.observability import trail
 from workers.queue.catalog import CatalogWriter
 from workers.queue.intents import IntentStore
@@ -163,9 +165,35 @@ class AnswersWorld:
         pods = paths.PODS
         self.put(pods, name, spec=spec, **body)
 
-    def attachment(self, *, deleted: bool = False, node: str = "n1", **status: Any) -> JsonObject:
+    def event_of_pod(self, reason: str, message: str, pod: str = "web-0") -> None:
+        """A warning about a pod, as kubelet writes it."""
+        found = self.api.get(paths.PODS.path(pod, namespace=self.namespace))
+        about = {key: found["metadata"][key] for key in ("name", "namespace", "uid")}
+        self.put(
+            paths.EVENTS,
+            f"{pod}.1",
+            involvedObject={"kind": "Pod", **about},
+            reason=reason,
+            message=message,
+            type="Warning",
+            source={"component": "kubelet"},
+            lastTimestamp="2026-01-01T00:00:00Z",
+        )
+
+    def quota(self, name: str, resource: str) -> None:
+        """A quota of one that is used up."""
+        self.put(
+            QUOTAS,
+            name,
+            spec={"hard": {resource: "1"}},
+            status={"hard": {resource: "1"}, "used": {resource: "1"}},
+        )
+
+    def attachment(
+        self, short_name: str = "va", *, deleted: bool = False, node: str = "n1", **status: Any
+    ) -> JsonObject:
         """An attachment of the volume `pv`."""
-        name = self.named("va")
+        name = self.named(short_name)
         finalizer = f"external-attacher/{DRIVER.replace('.', '-')}"
         made = self.put(
             paths.ATTACHMENTS,
@@ -240,6 +268,13 @@ class AnswersWorld:
         """`csi-fleet pause`."""
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             pause.run(self.tools(Command.PAUSE, **flags))
+
+    def resume_all(self) -> None:
+        """Forget all pauses, which a ConfigMap keeps for the next test."""
+        for one in self.api.items(paths.CONFIG_MAPS.path()):
+            if one["metadata"]["name"] == NAME:
+                place = one["metadata"]["namespace"]
+                self.api.delete(paths.CONFIG_MAPS.path(NAME, namespace=place))
 
     def intent(self, domain: str, **record: Any) -> None:
         """The record of an open attempt."""

@@ -27,7 +27,9 @@ COMPUTED = {"attach-failed", "detach-failed", *filter(None, Reason)} - {Reason.S
 _PHRASES = {
     "again": " (The time of the next attempt.)",
     "advice": "(Depends on the error.)",
-    "held.text": "(The cause of the content follows.)",
+    "held.text": "(The cause of the content or VolumeAttachment follows.)",
+    "held.advice": "(Its advice follows.)",
+    "action": "attach/mount",
     "found.text": "(The cause of the work follows.)",
     "grown + waits + rest": (
         "The volume was expanded. kubelet must still expand the file system on a node."
@@ -40,6 +42,7 @@ _PHRASES = {
     "noun.word": "KIND",
     "found[0]": "MESSAGE",
     "whose": "CLAIM",
+    "chooser": "The scheduler",
     "who": "POPULATOR",
     "what": "…",
     "known": "",
@@ -52,6 +55,8 @@ _CALLS = {
     "duration": "DURATION",
     "moment": "TIME",
     "program_of": "PROGRAM",
+    "_claim_of": "NAMESPACE/NAME",
+    "_node": "Node NODE",
 }
 
 _ENDS = (*string.ascii_letters, ".", '"')

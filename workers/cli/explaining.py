@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from workers.controllers import catalogue
 from workers.errors import QueueUnavailable
-from workers.explain import away, commands, generic, gone, nouns, remedies
+from workers.explain import absent, away, commands, generic, gone, nouns, remedies, using
 from workers.explain.facts import NO_REASON, Cause
 from workers.explain.generic import Explained
 from workers.explain.timeline import timeline
@@ -63,9 +63,12 @@ def explained(tools: Tools, word: str, namespace: str, name: str) -> Answer:
         found = best(answers(tools, noun, namespace, name))
         if found.cause.code in ABSENT:
             found = _with_remedy(gone.explain(tools, noun, namespace, name) or found)
+            cause = absent.hinted(tools, noun, namespace, name, found.cause)
+            found = replace(found, cause=cause)
+        found = using.explain(tools, found)
         cause, problem = unseen(tools, found.cause), ""
     except QueueUnavailable as error:
-        found = away.explain(tools, noun, namespace, name)
+        found = using.explain(tools, away.explain(tools, noun, namespace, name), has_queue=False)
         cause, problem = found.cause, str(error)
     return Answer(found, commands.filled(cause, word, namespace, name, found), problem)
 

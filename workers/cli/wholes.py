@@ -241,7 +241,10 @@ def _held(tools: Tools, driver: str, controller: str = "") -> Cause | None:
     own = {name: one for name, one in records.items() if one.get("name") == driver}
     if not any(not controller or runs(one, controller) for one in own.values()):
         served = Served.by(records, controller or PROVISIONER)
-        return queueing.unserved(driver, served, workers=len(tools.presence.workers()))
+        exists = Gatherer(tools).csi_driver_exists(driver) if controller else True
+        return queueing.unserved(
+            driver, served, workers=len(tools.presence.workers()), is_driver=exists is not False
+        )
     kinds = [
         (kind, queue_name)
         for spec in catalogue.SPECS

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from workers.explain import deletion, queueing, remedies
-from workers.explain.commands import DESCRIBE
+from workers.explain.commands import DESCRIBE, RECREATE, RETRY
 from workers.explain.facts import Cause, ClaimFacts
+from workers.explain.moves import ITSELF
 from workers.explain.words import duration, moment, stamp
 from workers.translate.claims import (
     WAIT_FOR_FIRST_CONSUMER,
@@ -105,7 +106,7 @@ def _bound(facts: ClaimFacts) -> Cause | None:
         return Cause(
             "lost",
             f"The claim has lost its volume: PersistentVolume {volume_name} does not exist.",
-            "Restore the PersistentVolume, or delete the claim and create it again.",
+            "Restore the PersistentVolume, or create the claim again without spec.volumeName.",
         )
     if volume_name and phase == "Bound":
         return Cause("bound", f"The claim is bound to volume {volume_name}.", is_problem=False)
@@ -114,6 +115,7 @@ def _bound(facts: ClaimFacts) -> Cause | None:
             "volume-missing",
             f"The claim requests volume {volume_name}, which does not exist.",
             "Create that PersistentVolume, or create the claim again without spec.volumeName.",
+            templates=("kubectl get pv", *RECREATE),
         )
     if facts.volume is not None:
         if cause := _of_another(claim, facts.volume):
@@ -144,6 +146,7 @@ def _of_another(claim: Mapping[str, Any], volume: Mapping[str, Any]) -> Cause | 
         f"Volume {volume['metadata']['name']} belongs to {whose}.",
         "Create the claim again with a different spec.volumeName or without one. To use the data "
         "on that volume instead, remove spec.claimRef from the volume.",
+        templates=("kubectl get pv {volume} -o yaml", *RECREATE),
     )
 
 
@@ -183,7 +186,7 @@ def _unserved(facts: ClaimFacts) -> Cause | None:
     node = selected_node(facts.claim or {})
     if facts.driver_name in facts.served.names and node:
         if facts.node is not None and not facts.node.exists:
-            return _gone(node)
+            return _gone(facts, node)
         return Cause(
             "not-served",
             f'No worker on node "{node}" provisions volumes for driver "{facts.driver_name}"; '
@@ -370,7 +373,7 @@ def _node(facts: ClaimFacts) -> Cause | None:
     if node is None or not (facts.driver or {}).get("topology"):
         return None
     if not node.exists:
-        return _gone(node.name)
+        return _gone(facts, node.name)
     if node.csi_drivers is None or facts.driver_name not in node.csi_drivers:
         return Cause(
             "node-lacks-driver",
@@ -389,12 +392,15 @@ def _node(facts: ClaimFacts) -> Cause | None:
     return None
 
 
-def _gone(node: str) -> Cause:
+def _gone(facts: ClaimFacts, node: str) -> Cause:
+    chooser = f"For pod {facts.pods[0]}, the scheduler" if facts.pods else "The scheduler"
     return Cause(
         "node-gone",
-        f'The scheduler chose node "{node}", which no longer exists.',
-        "Wait until csi-fleet has returned the claim to the scheduler. If this persists, delete "
-        "the pod.",
+        f'{chooser} chose node "{node}", which no longer exists.',
+        "csi-fleet returns the claim to the scheduler at the next attempt. If the scheduler does "
+        "not choose another node, delete the pod.",
+        move=ITSELF,
+        templates=(RETRY, "kubectl describe pod {pod} -n {namespace}", "kubectl get nodes"),
     )
 
 

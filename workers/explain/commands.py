@@ -39,11 +39,20 @@ RECREATE: Final = (
     "kubectl get {object} -o yaml > claim.yaml",
     "kubectl replace --force -f claim.yaml  # after you have corrected claim.yaml",
 )
+SHOW_KEY: Final = "kubectl get secret {secret} -n {secret_namespace}"
+CREATE_KEY: Final = (
+    "kubectl create secret generic {secret} -n {secret_namespace} --from-literal=KEY=VALUE"
+    "  # with the keys that the driver needs"
+)
+_DELETED_WITH_CLAIM: Final = (
+    'kubectl patch {object} -p \'{{"spec":{{"persistentVolumeReclaimPolicy":"Delete"}}}}\''
+    "  # only if nobody needs the data"
+)
 
 COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     # The claim's owner acts.
     "no-class": ("kubectl get storageclass", *RECREATE),
-    "static-class": (CLASS, "kubectl get pv", DESCRIBE),
+    "static-class": ("kubectl get pv", CLASS, DESCRIBE),
     "selector": RECREATE,
     "waits-for-consumer": (
         "kubectl describe pod {pod} -n {namespace}",
@@ -51,9 +60,9 @@ COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
         DESCRIBE,
     ),
     "used-by-pod": ("kubectl delete pod {pod} -n {namespace}", DESCRIBE),
-    "volume-missing": ("kubectl get pv {volume}", DESCRIBE),
+    "volume-missing": ("kubectl get pvc -A | grep {volume}", "kubectl get pv", DESCRIBE),
     "volume-of-another": ("kubectl get pv {volume} -o yaml", DESCRIBE),
-    "lost": (DESCRIBE, "kubectl get pv {volume}", "kubectl delete {object}"),
+    "lost": ("kubectl get pv", *RECREATE),
     "infeasible": (CLASS, DESCRIBE, RETRY),
     "attempt-failed": (DESCRIBE, CLASS, RETRY),
     "class-of-another-driver": (
@@ -70,44 +79,65 @@ COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "not-found": ("kubectl get {listing}",),
     "deleted-by-hand": ("kubectl delete {snapshot_kind} {snapshot} -n {namespace}", DESCRIBE),
-    "content-missing": ("kubectl get {content_kind} {content}", "kubectl delete {object}"),
+    "content-missing": ("kubectl get {content_kind}", "kubectl delete {object}"),
     "quota": (
         "kubectl describe resourcequota {quota} -n {namespace}",
         "kubectl describe resourcequota -n {namespace}",
     ),
     "in-group": ("kubectl delete volumegroupsnapshot {group} -n {namespace}", DESCRIBE),
     "being-restored": ("csi-fleet pending -n {namespace}", DESCRIBE),
-    "still-bound": ("kubectl delete pvc {claim} -n {claim_namespace}", DESCRIBE),
+    "still-bound": (
+        "kubectl get pvc {claim} -n {claim_namespace}",
+        "kubectl delete pvc {claim} -n {claim_namespace}  # only if nobody needs the data",
+    ),
     "claim-terminating": ("csi-fleet explain pvc {claim_namespace}/{claim}", DESCRIBE),
     "source-missing": ("kubectl get {source_kind} -n {source_namespace}", DESCRIBE, RETRY),
     "source-not-ready": ("csi-fleet explain {source}", DESCRIBE),
-    "source-terminating": ("csi-fleet explain {source}", DESCRIBE),
+    "source-unsupported": ("kubectl get pv {volume} -o yaml", "kubectl delete {object}"),
+    "source-terminating": ("csi-fleet explain {source}", *RECREATE),
     # The cluster's administrator acts.
     "class-missing": (CLASSES, DESCRIBE),
     "class-invalid": ("kubectl get {class_kind} {class} -o yaml", DESCRIBE),
     "unknown-provisioner": (CLASS, "kubectl get csidrivers"),
-    "secret-missing": ("kubectl get secret {secret} -n {secret_namespace}", CLASS, DESCRIBE),
-    "secret": ("kubectl get secret {secret} -n {secret_namespace}", DESCRIBE),
+    "secret-missing": (SHOW_KEY, CREATE_KEY, CLASS, DESCRIBE),
+    "secret": (SHOW_KEY, CREATE_KEY, DESCRIBE),
     "save-refused": ("csi-fleet explain pv {volume}", "csi-fleet doctor"),
     "no-populator": ("kubectl get volumepopulators", *RECREATE),
     "refused": ("csi-fleet doctor",),
-    "foreign-finalizer": (DESCRIBE,),
-    "node-gone": ("kubectl get node {node}", ON_NODE, "kubectl get nodes", DESCRIBE),
+    "foreign-finalizer": (
+        DESCRIBE,
+        "kubectl edit {object}  # remove a finalizer only if its controller is not installed",
+    ),
+    "node-gone": (ON_NODE, "kubectl get nodes", DESCRIBE),
     "rescheduled": ("kubectl get csistoragecapacities -A", DESCRIBE),
     "kept": (
-        'kubectl patch {object} -p \'{{"spec":{{"persistentVolumeReclaimPolicy":"Delete"}}}}\'',
         DESCRIBE,
+        _DELETED_WITH_CLAIM,
     ),
     "deleted-failing": (RETRY, "csi-fleet failed"),
-    "stranded": (RETRY, "csi-fleet audit --forget={volume}  # only if the volume does not exist"),
+    "stranded": (
+        SHOW_KEY,
+        RETRY,
+        "csi-fleet audit --forget={volume}  # only if the volume does not exist",
+    ),
     "namespace-terminating": ("kubectl get pods,pvc,volumesnapshots -n {name}",),
     # The driver's operator acts.
     "driver-error": (DESCRIBE, DRIVER, PODS),
+    "not-mounted": (ON_NODE, CSI_NODE, "kubectl describe pod {pod} -n {namespace}"),
+    "not-attached": (
+        "csi-fleet explain va {attachment}",
+        "kubectl describe pod {pod} -n {namespace}",
+    ),
+    "not-scheduled": (
+        "kubectl describe pod {pod} -n {namespace}",
+        "kubectl get pv {volume} -o yaml",
+        "kubectl get csinodes -o yaml",
+    ),
     "volume-unhealthy": (DESCRIBE, "kubectl describe pv {volume}", DRIVER),
     "driver-slow": (DRIVER, PODS),
     "driver-lost": (DRIVER, PODS),
     "storage-full": ("kubectl get csistoragecapacities -A", DESCRIBE, RETRY),
-    "driver-not-registered": ("kubectl get csidriver {driver}", PODS, STATUS),
+    "driver-not-registered": (PODS, STATUS, "kubectl get csidriver {driver}"),
     "node-lacks-driver": (CSI_NODE, ON_NODE),
     "node-lacks-label": ("kubectl get node {node} --show-labels", ON_NODE),
     "no-topology": ("kubectl get csinodes -o yaml", DESCRIBE),
@@ -117,13 +147,13 @@ COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     "change-failed": (DESCRIBE, RETRY),
     "delete-failed": (DESCRIBE, RETRY),
     "failed": (DESCRIBE, RETRY, "csi-fleet failed"),
-    "node-failed": (DESCRIBE, "kubectl get pods -n {namespace} -o wide"),
+    "node-failed": (ON_NODE, "kubectl get pods -n {namespace} -o wide", DESCRIBE),
     "last-error": (RETRY, DESCRIBE),
     # The operator of csi-fleet acts.
     "no-worker": (PODS, STATUS),
     "no-watcher": ("kubectl get pods -A -l app.kubernetes.io/name=watcher", STATUS),
     "not-served": ("csi-fleet explain driver {driver}", STATUS),
-    "no-controller": (STATUS,),
+    "no-controller": (PODS, STATUS),
     "paused": ("csi-fleet resume --driver={driver}", STATUS),
     "class-paused": ("csi-fleet resume --class={class}", STATUS),
     "lease-elsewhere": ("kubectl get leases -A", DRIVER),
@@ -137,7 +167,7 @@ COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     "redis-away": ("csi-fleet doctor",),
     # Another program continues automatically; the command shows whether it does.
     "still-attached": ("csi-fleet explain va {attachment}", "kubectl get volumeattachments"),
-    "waits-for-node": ("kubectl get pods -n {namespace} -o wide", DESCRIBE),
+    "waits-for-node": (ON_NODE, "kubectl get pods -n {namespace} -o wide", DESCRIBE),
     # csi-fleet or another controller continues automatically, or everything is as it should be.
     **dict.fromkeys(
         (

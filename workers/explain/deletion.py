@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from workers import constants as k
 from workers.explain.facts import Cause
+from workers.explain.moves import CLUSTER, ITSELF
 from workers.translate.fields import is_deleting, text_list
 
 if TYPE_CHECKING:
@@ -18,6 +19,13 @@ _MEANINGS: Final = {
     k.FINALIZER_CLAIM_AS_SOURCE: "the snapshot controller's, while a snapshot of it is taken",
 }
 _ATTACHER: Final = "external-attacher/"
+_OF_KUBERNETES: Final = frozenset({"kubernetes.io/pvc-protection", "kubernetes.io/pv-protection"})
+# The commands that show what such a finalizer waits for.
+_USERS: Final = (
+    "kubectl get pods,volumesnapshots -n {namespace}",
+    "kubectl get volumeattachments",
+    "kubectl describe {object}",
+)
 
 
 def held(item: Json) -> Cause | None:
@@ -25,11 +33,20 @@ def held(item: Json) -> Cause | None:
     names = text_list(item, "metadata", "finalizers")
     if not is_deleting(item) or not names:
         return None
+    move, templates = "", None
+    if all(_meaning(one) for one in names):
+        move = CLUSTER if _OF_KUBERNETES.issuperset(names) else ITSELF
+        templates = _USERS
     told = [f"{one} ({meaning})" if (meaning := _meaning(one)) else one for one in names]
     return Cause(
         "foreign-finalizer",
         f"The object was deleted, but finalizers still keep it: {', '.join(told)}.",
-        "Wait until the controllers that set these finalizers remove them.",
+        "Wait until the controllers that set these finalizers remove them."
+        if move
+        else "Wait until the controllers that set these finalizers remove them. If such a "
+        "controller is no longer installed, remove its finalizer by hand.",
+        move=move,
+        templates=templates,
     )
 
 

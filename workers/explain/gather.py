@@ -50,6 +50,10 @@ T = TypeVar("T")
 
 QUOTAS: Final = paths.Resource("", "v1", "resourcequotas", "ResourceQuota", namespaced=True)
 CSI_DRIVERS: Final = paths.Resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver")
+# The ends of the names of the resources that a ResourceQuota limits, for claims and snapshots. A
+# claim's may begin with the name of its class.
+OF_CLAIMS: Final = ("persistentvolumeclaims", "requests.storage")
+OF_SNAPSHOTS: Final = ("count/volumesnapshots.snapshot.storage.k8s.io",)
 # The maximum number of namespaces that a hint names.
 _OTHERS: Final = 3
 # The maximum length at which a kind is shown, because a claim can name any kind.
@@ -118,14 +122,17 @@ class Gatherer:
     def _pending(self, facts: ClaimFacts, claim: JsonObject, pv_name: str) -> ClaimFacts:
         """Add the facts that only an unbound claim needs."""
         node = selected_node(claim)
-        pods, problem = (facts.pods, "") if node else self._pods(facts.namespace, facts.name)
-        exists = None if facts.driver is not None else self._csi_driver(facts.driver_name)
+        chosen = _quietly(lambda: self._node(node), None) if node else None
+        pods, problem = facts.pods, ""
+        if chosen is None or not chosen.exists:
+            pods, problem = self._pods(facts.namespace, facts.name)
+        exists = None if facts.driver is not None else self.csi_driver_exists(facts.driver_name)
         return replace(
             facts,
             csi_driver_exists=exists,
             pods=pods,
             pod_problem=problem,
-            node=_quietly(lambda: self._node(node), None) if node else None,
+            node=chosen,
             secret=self._secret(facts.storage_class, claim, pv_name),
             last_error=self._last_error(facts.namespace, claim["metadata"]["uid"]),
             class_problem=_class_problem(facts.storage_class, claim, pv_name),
@@ -229,7 +236,8 @@ class Gatherer:
         except NotFoundError:
             return None
 
-    def _csi_driver(self, name: str) -> bool | None:
+    def csi_driver_exists(self, name: str) -> bool | None:
+        """Return whether the CSIDriver object exists; None if this is not known."""
         if not name:
             return None
         try:
@@ -242,16 +250,20 @@ class Gatherer:
             return None
         return True
 
-    def quotas(self, namespace: str) -> tuple[Quota, ...]:
-        """Return the exhausted limits of the namespace's quotas on claims; empty if unreadable."""
+    def quotas(self, namespace: str, resources: tuple[str, ...] = OF_CLAIMS) -> tuple[Quota, ...]:
+        """Return the exhausted limits of the namespace's quotas; empty if unreadable.
+
+        Args:
+            namespace: the namespace.
+            resources: the ends of the names of the limited resources.
+        """
         nothing: list[JsonObject] = []
         found = []
         for quota in _quietly(lambda: list(self._kube.list(QUOTAS, namespace=namespace)), nothing):
             status = quota.get("status") or {}
             used = status.get("used") or {}
             for resource, hard in (status.get("hard") or {}).items():
-                about_claims = "persistentvolumeclaims" in resource or "storage" in resource
-                if about_claims and _reached(used.get(resource, "0"), hard):
+                if resource.endswith(resources) and _reached(used.get(resource, "0"), hard):
                     name = quota["metadata"]["name"]
                     found.append(Quota(name, resource, used.get(resource, "0"), hard))
         return tuple(found)

@@ -70,7 +70,7 @@ def explain(tools: Tools, noun: Noun, *, namespace: str, name: str) -> Explained
         found = tools.kube.get(noun.resource, name, namespace=namespace)
     except NotFoundError:
         shown = f"{namespace}/{name}" if namespace else name
-        return Explained(Cause("not-found", f"There is no {noun.word} {shown}."))
+        return Explained(Cause("not-found", f"There is no {noun.word} {shown}.", "Check the name."))
     records = tools.registry.alive()
     states = known_states(tools, records, noun, found)
     for state in states:
@@ -85,7 +85,8 @@ def explain(tools: Tools, noun: Noun, *, namespace: str, name: str) -> Explained
             Cause(
                 "no-controller",
                 f"No worker runs the controller for this object: {programs}.",
-                "Start a worker that runs the controller: see --controllers in docs/flags.md.",
+                f"Add the controller to --controllers of a worker, or start a worker with "
+                f"--controllers={programs}, unless another program does this work.",
             )
         )
     return Explained(NOTHING)

@@ -92,6 +92,7 @@ def still_open(tools: Tools, noun: Noun, state: KeyState) -> Cause:
             f"{state.intent.get('problem') or 'the reason is unknown'}",
             f"Recreate what is missing, then run `csi-fleet retry pvc {state.key.object}`. Or look "
             f"for the volume in the storage backend, then run `csi-fleet audit --forget={volume}`.",
+            names=queueing.secret_names(str(state.intent.get("problem") or ""))[0],
         )
     if found := queueing.running(state) or queueing.paused(state):
         return found

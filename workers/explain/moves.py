@@ -22,18 +22,19 @@ _MOVES: Final = {
         *("class-infeasible", "size-infeasible", "not-found", "deleted-by-hand", "quota"),
         *("in-group", "being-restored", "still-bound", "source-missing", "source-not-ready"),
         *("used-by-pod", "content-missing", "source-terminating", "claim-terminating"),
+        "source-unsupported",
     ),
     ADMIN: (
         *("class-missing", "unknown-provisioner", "secret-missing", "secret", "save-refused"),
         "no-populator",
         *("refused", "foreign-finalizer", "node-gone", "rescheduled", "kept", "class-invalid"),
-        *("deleted-failing", "stranded", "namespace-terminating"),
+        *("not-scheduled", "deleted-failing", "stranded", "namespace-terminating"),
     ),
     STORAGE: (
         *("driver-error", "driver-slow", "driver-lost", "storage-full", "driver-not-registered"),
         *("node-lacks-driver", "node-lacks-label", "no-topology", "driver-not-on-node"),
         *("attach-failed", "detach-failed", "change-failed", "delete-failed", "failed"),
-        *("node-failed", "last-error", "volume-unhealthy"),
+        *("node-failed", "last-error", "volume-unhealthy", "not-attached", "not-mounted"),
     ),
     FLEET: (
         *("no-worker", "no-watcher", "not-served", "no-controller", "paused", "class-paused"),

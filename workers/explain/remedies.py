@@ -16,6 +16,7 @@ from workers.drivers.operations import RPCS
 from workers.explain import queueing
 from workers.explain.commands import (
     CLASS,
+    CREATE_KEY,
     DESCRIBE,
     DRIVER,
     NOBODY_ACTS,
@@ -23,6 +24,7 @@ from workers.explain.commands import (
     PODS,
     RECREATE,
     RETRY,
+    SHOW_KEY,
 )
 from workers.explain.moves import ADMIN, FLEET, ITSELF, STORAGE, USER
 
@@ -42,6 +44,10 @@ ERRORS: Final = frozenset(
 )
 # These causes keep their advice, because it is more specific than the remedy for the answer.
 _KEPT: Final = frozenset({"rescheduled", "save-refused", "deleted-failing"})
+# The remedy says this precisely. It must match the text in workers.explain.claims.
+_IN_GENERAL: Final = (
+    "Remove the cause of the rejection (a webhook, a policy, a quota or a missing permission). "
+)
 _NO_ANSWER: Final = "no-answer"
 _LAST_WORDS: Final = re.compile(r"code = (\w+)")
 
@@ -141,8 +147,9 @@ _BY_CODE: Final[Mapping[str, Remedy]] = {
 }
 _ATTACHMENTS: Final = "kubectl get volumeattachments"
 _WEBHOOK: Final = (
-    "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations -o yaml"
-    " | grep -n {webhook}"
+    "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations -o "
+    "'custom-columns=KIND:.kind,NAME:.metadata.name,WEBHOOKS:.webhooks[*].name,"
+    "SERVICES:.webhooks[*].clientConfig.service.name' | grep {webhook}"
 )
 _PV: Final = "kubectl get pv {volume} -o yaml"
 _SNAPSHOT_CLASS: Final = "kubectl get volumesnapshotclasses -o yaml"
@@ -214,11 +221,37 @@ _BY_OPERATION: Final[Mapping[tuple[str, str], Remedy]] = {
     ("expand", "InvalidArgument"): Remedy(
         USER, "The driver does not accept the size: request a different size.", (PATCH_SIZE,)
     ),
+    ("expand", "Unimplemented"): Remedy(
+        USER,
+        "The driver cannot expand volumes: create a larger claim and copy the data into it.",
+        ("csi-fleet explain driver {driver}", DESCRIBE),
+    ),
+    ("expand", "ResourceExhausted"): Remedy(
+        STORAGE,
+        "Free or add space in the storage backend, or raise its quota. The expansion is retried "
+        "automatically.",
+        ("kubectl get csistoragecapacities -A", DESCRIBE, RETRY),
+    ),
+    ("modify", "Unimplemented"): Remedy(
+        USER,
+        "The driver cannot change the class of an existing volume: set the claim's "
+        "volumeAttributesClassName back to the class that the volume has.",
+        (
+            'kubectl patch {object} -p \'{{"spec":{{"volumeAttributesClassName":"CLASS"}}}}\'',
+            "csi-fleet explain driver {driver}",
+            DESCRIBE,
+        ),
+    ),
     ("modify", "InvalidArgument"): Remedy(
         ADMIN,
         "The driver does not accept the parameters of the VolumeAttributesClass: correct them, or "
         "choose a different class.",
         ("kubectl get volumeattributesclasses -o yaml", DESCRIBE),
+    ),
+    ("snapshot", "Unimplemented"): Remedy(
+        USER,
+        "The driver cannot take such snapshots: delete the snapshot.",
+        ("kubectl delete {object}", "csi-fleet explain driver {driver}"),
     ),
     ("snapshot", "InvalidArgument"): Remedy(
         ADMIN,
@@ -274,23 +307,86 @@ _NAMED: Final[tuple[tuple[re.Pattern[str], Remedy], ...]] = (
         Remedy(
             ADMIN,
             "A ValidatingAdmissionPolicy refuses the object: change the policy or its binding.",
-            ("kubectl get validatingadmissionpolicy {policy} -o yaml",),
+            ("kubectl get validatingadmissionpolicy {policy} -o yaml", RETRY),
+        ),
+    ),
+    (
+        re.compile(
+            r"error getting secret (?P<secret>\S+) in namespace (?P<secret_namespace>[^:\s]+):"
+        ),
+        Remedy(
+            ADMIN,
+            "Create the secret, or allow csi-fleet to read it.",
+            (SHOW_KEY, CREATE_KEY, DESCRIBE, RETRY),
+        ),
+    ),
+    (
+        re.compile(
+            r"accessing (?P<source_namespace>[^/\s]+)/\S+ of \w+ dataSource from \S+ isn't allowed"
+        ),
+        Remedy(
+            ADMIN,
+            "No ReferenceGrant in the source's namespace allows this claim to use the source: "
+            "create one there.",
+            ("kubectl get referencegrants -n {source_namespace} -o yaml", DESCRIBE, RETRY),
+        ),
+    ),
+    (
+        re.compile(r"new PVC request must be greater than or equal in size"),
+        Remedy(
+            USER,
+            "Create the claim again; it must request at least the size of its source.",
+            RECREATE,
+        ),
+    ),
+    (
+        re.compile(r"requested volume size \d+ is less than the size (?P<size>\d+) for the source"),
+        Remedy(
+            USER,
+            "Create the claim again; it must request at least the size of the snapshot.",
+            RECREATE,
+        ),
+    ),
+    (
+        re.compile(r"Source is (?:Filesystem|Block), but new PVC requested"),
+        Remedy(USER, "Create the claim again with the volumeMode of its source.", RECREATE),
+    ),
+    (
+        re.compile(r"belongs to driver (?P<source_driver>\S+), not"),
+        Remedy(
+            USER,
+            "A driver can only copy its own volumes: create the claim again with a class of the "
+            "source's driver.",
+            ("kubectl get storageclass", *RECREATE),
+        ),
+    ),
+    (
+        re.compile(r"VAC \S+ referenced in PVC is for driver"),
+        Remedy(
+            USER,
+            "Create the claim again with a VolumeAttributesClass of the claim's driver.",
+            ("kubectl get volumeattributesclass", *RECREATE),
         ),
     ),
     (
         re.compile(r'admission webhook "(?P<webhook>[^"]+)" denied'),
         Remedy(
             ADMIN,
-            "An admission webhook refuses the object: change the webhook's rules.",
-            (_WEBHOOK,),
+            "An admission webhook refuses the object: meet the condition in its message, or change "
+            "the webhook's rules.",
+            (_WEBHOOK, RETRY),
         ),
     ),
     (
-        re.compile(r"failed calling webhook \"(?P<webhook>[^\"]+)\""),
+        re.compile(
+            r"failed calling webhook \"(?P<webhook>[^\"]+)\""
+            r"(?:.*?https://(?P<service>[\w-]+)\.(?P<service_namespace>[\w-]+)\.svc)?"
+        ),
         Remedy(
             ADMIN,
-            "An admission webhook does not answer: start its pods again.",
-            (_WEBHOOK,),
+            "An admission webhook does not answer: start the pods of its service again. If the "
+            "webhook was uninstalled, delete its configuration.",
+            ("kubectl get pods,services -n {service_namespace}", _WEBHOOK, RETRY),
         ),
     ),
     (
@@ -298,7 +394,7 @@ _NAMED: Final[tuple[tuple[re.Pattern[str], Remedy], ...]] = (
         Remedy(
             USER,
             "A ResourceQuota of the namespace is used up: delete objects, or raise the quota.",
-            ("kubectl describe resourcequota {quota} -n {namespace}",),
+            ("kubectl describe resourcequota {quota} -n {namespace}", RETRY),
         ),
     ),
     (
@@ -343,7 +439,7 @@ def applied(cause: Cause, state: KeyState | None, code: str = "") -> Cause:
         return cause
     rest = queueing.next_try(state) if state is not None else ""
     if cause.code in _KEPT:
-        rest = cause.advice
+        rest = cause.advice.removeprefix(_IN_GENERAL)
     return replace(
         cause,
         advice=f"{remedy.advice} {rest}".rstrip(),

@@ -146,7 +146,7 @@ def snapshot_cause(
         return _of_content(content, held)
     if error:
         failed = Cause("failed", f"The snapshot could not be taken: {error}.")
-        return _as_of(failed, held)
+        return _as_of(failed, content, held, shape)
     if content is None or held is None:
         return Cause(
             "no-content",
@@ -177,17 +177,24 @@ def ready_cause(snapshot: Json, content: Json | None, held: Cause | None, shape:
     return Cause("ready", "The snapshot is ready to use.", is_problem=False)
 
 
-def _as_of(cause: Cause, held: Cause | None) -> Cause:
-    """Return the cause with the remedy of its content, if the content has one."""
-    if held is None or not held.move:
+def _as_of(cause: Cause, content: Json | None, held: Cause | None, shape: Shape) -> Cause:
+    """Return the cause with the remedy of its content, if that has one."""
+    if content is None or held is None or not held.move:
         return cause
+    name = objects.name_of(content)
+    templates = held.templates or ()
     return replace(
         cause,
         advice=held.advice,
         until=held.until,
-        names=held.names,
+        # The driver works on the content, so the content is retried.
+        names={
+            "driver": text(content, "spec", "driver"),
+            **held.names,
+            "retry": f"{shape.content_word} {name}",
+        },
         move=held.move,
-        templates=held.templates,
+        templates=(*templates, f"csi-fleet explain {shape.content_word} {name}"),
     )
 
 

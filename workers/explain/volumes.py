@@ -40,6 +40,12 @@ def settled_cause(facts: VolumeFacts) -> Cause | None:
     return _settled(facts, facts.volume) if facts.volume is not None else volume_cause(facts)
 
 
+def _claim_of(volume: Mapping[str, Any]) -> str:
+    """Return the namespace and name of the claim that the volume is bound to."""
+    claim = (volume.get("spec") or {}).get("claimRef") or {}
+    return f"{claim.get('namespace')}/{claim.get('name')}"
+
+
 def _settled(facts: VolumeFacts, volume: Mapping[str, Any]) -> Cause | None:
     """If csi-fleet has nothing to do for the volume now, return the reason as the cause."""
     spec, metadata = volume.get("spec") or {}, volume["metadata"]
@@ -52,25 +58,25 @@ def _settled(facts: VolumeFacts, volume: Mapping[str, Any]) -> Cause | None:
             is_problem=False,
         )
     if phase == "Bound" and facts.is_claim_deleting:
-        claim = spec.get("claimRef") or {}
         return Cause(
             "claim-terminating",
-            f"The volume is bound to claim {claim.get('namespace')}/{claim.get('name')}, which is "
-            f"being deleted. When the claim is gone, the reclaim policy {policy} applies.",
+            f"The volume is bound to claim {_claim_of(volume)}, which is being deleted. When "
+            f"the claim is gone, the reclaim policy {policy} applies.",
             "See why the claim is not gone yet.",
         )
     if phase == "Bound" and not metadata.get("deletionTimestamp"):
-        claim = spec.get("claimRef") or {}
         return Cause(
             "in-use",
-            f"The volume is bound to claim {claim.get('namespace')}/{claim.get('name')}.",
+            f"The volume is bound to claim {_claim_of(volume)}.",
             is_problem=False,
         )
     if phase == "Bound":
         return Cause(
             "still-bound",
-            "The volume was marked for deletion, but a claim is still bound to it.",
-            "Delete the claim; the volume is deleted once the claim is gone.",
+            f"The volume was marked for deletion, but claim {_claim_of(volume)} is still bound to "
+            f"it. When the claim is gone, the reclaim policy {policy} applies.",
+            "The deletion cannot be cancelled. If the data is still needed, copy it to another "
+            "claim. Then delete the claim.",
         )
     is_ours = has_finalizer(volume, FINALIZER_VOLUME)
     if not is_ours and (cause := deletion.held(volume)):

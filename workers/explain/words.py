@@ -49,8 +49,14 @@ def named(names: Iterable[str]) -> list[str]:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return ` Did you mean "x"?` if a known name is similar, else ""."""
+    found = closest(name, known)
+    return f' Did you mean "{found}"?' if found else ""
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """Return the known name that is most similar to a name; "" if none is similar."""
     found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.75)
-    return f' Did you mean "{found[0]}"?' if found else ""
+    return found[0] if found else ""
 
 
 def stamp(text: str) -> float:

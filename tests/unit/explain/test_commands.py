@@ -12,7 +12,7 @@ from workers.cli.tools import named_object
 from workers.cli.wholes import WHOLES
 from workers.config.load import parse
 from workers.explain import nouns
-from workers.explain.commands import COMMANDS, NOBODY_ACTS, PODS, fill, filled, names_of
+from workers.explain.commands import COMMANDS, CREATE_KEY, NOBODY_ACTS, PODS, fill, filled, names_of
 from workers.explain.facts import Cause
 from workers.explain.generic import Explained
 from workers.explain.moves import CLUSTER, ITSELF, NOBODY, is_known, move_of
@@ -88,7 +88,7 @@ def test_the_rest_is_kubectl():
         words = shlex.split(command, comments=True)
         assert words[0] in {"csi-fleet", "kubectl"}
         if words[0] == "kubectl":
-            assert words[1] in {"get", "describe", "delete", "patch", "replace"}
+            assert words[1] in {"get", "describe", "delete", "patch", "replace", "edit", "create"}
     assert PODS.endswith(SELECTOR)
 
 
@@ -100,12 +100,13 @@ def test_names_come_from_the_object_the_key_and_the_cause():
     key = claim_key("d.example.org", "shop", "data", "u1")
     found = Explained(Cause("x", ""), KeyState(key, 0.0), volume=volume)
     cause = Cause("still-bound", "It is bound.")
-    assert filled(cause, "pv", "", "pvc-1", found).commands[0] == "kubectl delete pvc data -n shop"
+    assert filled(cause, "pv", "", "pvc-1", found).commands[0] == "kubectl get pvc data -n shop"
     cause = Cause("driver-error", "It failed.")
     assert "csi-fleet status --driver=d.example.org" in filled(cause, "pv", "", "p", found).commands
     cause = Cause("secret-missing", "x", names={"secret": "key", "secret_namespace": "ops"})
     assert filled(cause, "pvc", "shop", "data", found).commands == (
         "kubectl get secret key -n ops",
+        CREATE_KEY.format(secret="key", secret_namespace="ops"),
         "kubectl get storageclass fast -o yaml",
         "kubectl describe pvc data -n shop",
     )

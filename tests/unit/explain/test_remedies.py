@@ -16,6 +16,11 @@ from workers.explain.remedies import _BY_CODE, _BY_OPERATION, _BY_STATUS, _NAMED
 from workers.queue.inspect import KeyState, Note
 from workers.queue.keys import Key, claim_key
 
+WEBHOOK = (
+    "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations -o "
+    "'custom-columns=KIND:.kind,NAME:.metadata.name,WEBHOOKS:.webhooks[*].name,"
+    "SERVICES:.webhooks[*].clientConfig.service.name' | grep check.example.org"
+)
 KEY = claim_key("d.example.org", "shop", "data", "u1")
 FAILED = Cause("driver-error", "The driver returned an error 1 s ago: no")
 
@@ -110,17 +115,23 @@ def test_what_was_repaired_within_the_attempt_does_not_count():
             403,
             'admission webhook "check.example.org" denied the request: no',
             ADMIN,
-            "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations -o yaml | "
-            "grep -n check.example.org",
+            WEBHOOK,
             id="webhook",
         ),
         pytest.param(
             500,
             'Internal error occurred: failed calling webhook "check.example.org": no route',
             ADMIN,
-            "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations -o yaml | "
-            "grep -n check.example.org",
+            WEBHOOK,
             id="webhook away",
+        ),
+        pytest.param(
+            500,
+            'Internal error occurred: failed calling webhook "check.example.org": failed to call '
+            'webhook: Post "https://guard.sec.svc:443/va": connection refused',
+            ADMIN,
+            "kubectl get pods,services -n sec",
+            id="service of a webhook away",
         ),
         pytest.param(
             403,
@@ -188,7 +199,7 @@ def test_every_code_of_grpc_has_a_remedy_that_can_be_typed():
     names = names_of("pvc", "shop", "data") | dict.fromkeys(
         (
             *("driver", "class", "secret", "secret_namespace", "volume", "node", "policy", "quota"),
-            *("webhook", "verb", "resource", "account"),
+            *("webhook", "verb", "resource", "account", "service_namespace", "source_namespace"),
         ),
         "x",
     )

@@ -214,3 +214,13 @@ def test_a_group_waits_for_what_its_content_waits_for(monkeypatch, is_going):
     assert found.code == ("waits-for-content" if is_going else "failed")
     assert "is forbidden" in found.text
     assert name in found.text
+
+
+def test_what_the_driver_refuses_is_retried_for_the_content():
+    """A retry of the snapshot would only ask the snapshot-controller."""
+    held = Cause("failed", "full", "Add space.", move="x", templates=("csi-fleet retry {retry}",))
+    failed = snapshot(status={"error": {"message": "full"}})
+    found = snapshot_cause(failed, content_body(), held)
+    assert (found.code, found.advice, found.names["driver"]) == ("failed", "Add space.", DRIVER)
+    assert found.names["retry"] == f"content {CONTENT}"
+    assert (found.templates or ())[-1] == f"csi-fleet explain content {CONTENT}"

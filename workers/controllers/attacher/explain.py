@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from csi_client.errors import code_name
@@ -11,10 +11,10 @@ from workers.controllers.attacher import names
 from workers.controllers.attacher.names import Reason
 from workers.errors import ApiError
 from workers.explain import queueing, remedies, serving
-from workers.explain.commands import DESCRIBE
+from workers.explain.commands import DESCRIBE, RETRY
 from workers.explain.facts import Cause
 from workers.explain.generic import Explained
-from workers.explain.moves import ADMIN
+from workers.explain.moves import ADMIN, USER
 from workers.explain.serving import Served
 from workers.explain.words import duration, stamp
 from workers.kube import paths
@@ -50,6 +50,7 @@ class AttachmentFacts:
         watchers: the number of running watchers.
         workers: the number of running worker processes.
         is_node_gone: True if the attachment's node does not exist.
+        elsewhere: the name and node of another attachment of the volume; None if there is none.
     """
 
     name: str
@@ -61,6 +62,7 @@ class AttachmentFacts:
     watchers: int = 0
     workers: int = 0
     is_node_gone: bool = False
+    elsewhere: tuple[str, str] | None = None
 
 
 def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
@@ -106,7 +108,28 @@ def gather(tools: Tools, name: str) -> AttachmentFacts:
         watchers=len(tools.presence.alive()),
         workers=len(tools.presence.workers()),
         is_node_gone=_is_gone(tools, str(spec["nodeName"])),
+        elsewhere=_elsewhere(tools, found),
     )
+
+
+def _elsewhere(tools: Tools, attachment: JsonObject) -> tuple[str, str] | None:
+    """Return another attachment of the same volume, with its node; None if unknown."""
+    spec, status = attachment["spec"], attachment.get("status") or {}
+    if not status.get("attachError") or is_deleting(attachment):
+        return None
+    volume = (spec.get("source") or {}).get("persistentVolumeName")
+    try:
+        others = [
+            (str(one["metadata"]["name"]), str(one["spec"]["nodeName"]))
+            for one in tools.kube.list_attachments()
+            if (one["spec"].get("source") or {}).get("persistentVolumeName") == volume
+            and one["spec"]["nodeName"] != spec["nodeName"]
+        ]
+    except Unreachable:
+        raise
+    except ApiError:
+        return None
+    return min(others, default=None)
 
 
 def _is_gone(tools: Tools, node: str) -> bool:
@@ -157,7 +180,7 @@ def _settled(attachment: JsonObject, finalizer: str) -> Cause | None:
             f"The volume is detached from node {node}, but the finalizers of other controllers "
             f"keep the VolumeAttachment: {others}.",
             "Wait until these controllers remove their finalizers; then the VolumeAttachment is "
-            "gone.",
+            "gone. If such a controller is no longer installed, remove its finalizer by hand.",
         )
     if (attachment.get("status") or {}).get("attached") and not is_deleting(attachment):
         return Cause("attached", f"The volume is attached to node {node}.", is_problem=False)
@@ -178,7 +201,11 @@ def _waiting(facts: AttachmentFacts, attachment: JsonObject) -> Cause:
         if found:
             cause = _failed(facts, attachment, word, *found)
             code = code_name(error["errorCode"]) if error and error.get("errorCode") else ""
-            return remedies.applied(cause, state, code)
+            cause = remedies.applied(cause, state, code)
+            answer = remedies.answer_of(state, found[0], code)
+            if word == "detach" and facts.is_node_gone and answer.code == "NotFound":
+                return _of_gone_node(cause)
+            return _held_elsewhere(facts, cause)
     if state is not None and (cause := queueing.queued(state)):
         return cause
     if facts.watchers == 0:
@@ -191,6 +218,33 @@ def _waiting(facts: AttachmentFacts, attachment: JsonObject) -> Cause:
         "not-queued",
         f"The volume should be {word}ed, but the VolumeAttachment is not queued.",
         "Wait for the next resync (--resync-period), which queues the VolumeAttachment.",
+    )
+
+
+def _of_gone_node(cause: Cause) -> Cause:
+    """Add how to end a detach that the driver keeps refusing because the node is gone."""
+    return replace(
+        cause,
+        advice=f"{cause.advice} If the storage backend shows that no node has the volume, remove "
+        "the finalizer from the VolumeAttachment.",
+        templates=(*(cause.templates or ()), _RELEASE),
+    )
+
+
+def _held_elsewhere(facts: AttachmentFacts, cause: Cause) -> Cause:
+    """If the volume is still attached to another node, add that node to the cause."""
+    if facts.elsewhere is None or cause.move != USER:
+        return cause
+    name, node = facts.elsewhere
+    return replace(
+        cause,
+        text=f"{cause.text.rstrip('.')}. The volume has a VolumeAttachment for node {node} too "
+        f"({name}).",
+        templates=(
+            f"csi-fleet explain va {name}",
+            f"kubectl get pods -A --field-selector=spec.nodeName={node}",
+            RETRY,
+        ),
     )
 
 
@@ -209,13 +263,18 @@ def _failed(
     code, advice = str(reason) or f"{word}-failed", again
     more: dict[str, Any] = {}
     if reason == Reason.VOLUME_MISSING:
-        advice = "Create the PersistentVolume; the attach then starts automatically."
+        advice = (
+            "Restore the PersistentVolume; the attach then starts automatically. Or delete the "
+            "claim that names it, and the pods of that claim."
+        )
         if word == "detach":
             advice = (
                 "The PersistentVolume was removed by force. Detach the volume in the storage "
                 "backend, then remove the finalizer from the VolumeAttachment."
             )
             more = {"move": ADMIN, "templates": (DESCRIBE, _RELEASE)}
+    elif word == "detach" and facts.is_node_gone:
+        message = f"{message}. Node {node} no longer exists."
     elif word == "attach" and facts.is_node_gone:
         code = "node-gone"
         message = f"node {node} does not exist. The error was: {message}"

@@ -14,6 +14,7 @@ from workers.controllers.resizer.claim import (
 )
 from workers.controllers.resizer.rules import KIND
 from workers.controllers.resizer.words import ANN_RESIZER, Condition, ModifyState, Part
+from workers.errors import ApiError
 from workers.explain import queueing
 from workers.explain.commands import DESCRIBE
 from workers.explain.facts import Cause
@@ -21,7 +22,7 @@ from workers.explain.generic import Explained
 from workers.explain.moves import USER
 from workers.explain.serving import Served, of_controller
 from workers.explain.words import moment
-from workers.kube.errors import NotFoundError
+from workers.kube.errors import NotFoundError, Unreachable
 from workers.migration import plugins
 from workers.queue.inspect import read_key
 from workers.queue.keys import Key
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 RESIZER: Final = "resizer"
 NOBODY: Final = Served(RESIZER)
+_AT_THE_NODE: Final = frozenset({Part.NODE_INFEASIBLE, Part.NODE_IN_PROGRESS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class ChangeFacts:
         served: the drivers, divided by whether their workers run the resizer.
         attributes_class: the requested VolumeAttributesClass; None if it is missing.
         state: the state of the claim's key; None if the key is not in the queue.
+        node: the node that has a pod of the claim and must expand the file system; "" if unknown.
     """
 
     namespace: str
@@ -62,6 +65,7 @@ class ChangeFacts:
     attributes_class: JsonObject | None = None
     state: KeyState | None = None
     workers: int = 0
+    node: str = ""
 
 
 def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
@@ -73,7 +77,7 @@ def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
     """
     del noun  # called only for claims
     facts = gather(tools, namespace, name)
-    cause = change_cause(facts).with_names(driver=facts.driver_name)
+    cause = change_cause(facts).with_names(driver=facts.driver_name, node=facts.node)
     return Explained(cause, facts.state, facts.claim, facts.volume)
 
 
@@ -109,7 +113,19 @@ def gather(tools: Tools, namespace: str, name: str) -> ChangeFacts:
         attributes_class=_found(tools.kube.get_attributes_class, view.wanted_class),
         state=read_key(tools.redis, key),
         workers=len(tools.presence.workers()),
+        node=_node_of(tools, namespace, name) if view.part in _AT_THE_NODE else "",
     )
+
+
+def _node_of(tools: Tools, namespace: str, name: str) -> str:
+    """Return the node of a pod that uses the claim; "" if there is none, or it cannot be read."""
+    try:
+        pods = list(tools.kube.list_pods_using(namespace, name))
+    except Unreachable:
+        raise
+    except ApiError:
+        return ""
+    return next((node for pod in pods if (node := text(pod, "spec", "nodeName"))), "")
 
 
 def _found(read: Any, name: str) -> JsonObject | None:
@@ -166,7 +182,9 @@ def _shared(facts: ChangeFacts, claim: ClaimView) -> Cause | None:
         return Cause(
             "volume-missing",
             f"The claim's volume {claim.volume_name} does not exist.",
-            "Restore the PersistentVolume; csi-fleet continues once it exists.",
+            "Restore the PersistentVolume from a backup; csi-fleet continues once it exists. "
+            "Without it the claim cannot be used.",
+            templates=("kubectl get pv", DESCRIBE),
         )
     volume = read_volume(facts.volume)
     if (volume.claim_namespace, volume.claim_uid) != (claim.namespace, claim.uid):
@@ -200,14 +218,16 @@ def _size(facts: ChangeFacts, claim: ClaimView) -> Cause | None:
         return Cause(
             "waits-for-node",
             grown + waits + rest,
-            "Start or restart a pod that uses the claim.",
+            "Start or restart a pod that uses the claim."
+            if claim.part == Part.NODE_PENDING
+            else "If this persists, check the driver's pod on that node, and kubelet's log.",
             move=USER if claim.part == Part.NODE_PENDING else "",
         )
     if claim.part == Part.NODE_INFEASIBLE:
         message = _message(facts, Condition.NODE_ERROR)
         return Cause(
             "node-failed",
-            f"The node could not expand the file system: {message}",
+            f"{_node(facts)} could not expand the file system: {message}",
             "Check the logs of kubelet and of the driver on that node.",
         )
     if claim.part == Part.CONTROLLER_INFEASIBLE:
@@ -231,6 +251,10 @@ def _size(facts: ChangeFacts, claim: ClaimView) -> Cause | None:
                 _again(facts),
             )
     return None
+
+
+def _node(facts: ChangeFacts) -> str:
+    return f"Node {facts.node}" if facts.node else "The node"
 
 
 def _class(facts: ChangeFacts, claim: ClaimView) -> Cause | None:

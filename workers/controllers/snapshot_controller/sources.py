@@ -15,6 +15,7 @@ from workers.explain.facts import Cause
 from workers.explain.words import nearest
 from workers.kube import paths
 from workers.kube.errors import NotFoundError, Unreachable
+from workers.migration.plugins import in_tree_source
 from workers.translate import snapshot_objects as objects
 from workers.translate.fields import annotations_of, is_deleting, optional_text, text
 
@@ -75,6 +76,8 @@ def _cause(kube: KubeResources, word: str, snapshot: Json) -> Cause | None:
     driver = ""
     if claim is not None:
         volume = _find(kube, paths.VOLUMES, text(claim, "spec", "volumeName"))
+        if volume is not None and (found := _of_volume(snapshot, claim, volume)):
+            return found
         driver = text(volume or {}, "spec", "csi", "driver")
     return _of_class(kube, word, snapshot, driver)
 
@@ -115,6 +118,20 @@ def _of_claim(snapshot: Json, name: str, claim: Json | None) -> Cause | None:
     return None
 
 
+def _of_volume(snapshot: Json, claim: Json, volume: JsonObject) -> Cause | None:
+    """If no CSI driver has the volume, return this as the cause, else None."""
+    if volume["spec"].get("csi") is not None or in_tree_source(volume) is not None:
+        return None
+    name, namespace = objects.name_of(volume), objects.namespace_of(snapshot)
+    return Cause(
+        "source-unsupported",
+        f"The snapshot is to be taken of claim {namespace}/{objects.name_of(claim)}, whose volume "
+        f"{name} does not belong to a CSI driver, so no snapshot of it can be taken.",
+        "Delete the snapshot, and copy the data in another way.",
+        names={"volume": name},
+    )
+
+
 def _of_selector(kube: KubeResources, snapshot: Json) -> Cause | None:
     namespace = objects.namespace_of(snapshot)
     selector = groupinput.selector_text(groupinput.selector_of(snapshot) or {})
@@ -136,7 +153,7 @@ def _of_class(kube: KubeResources, word: str, snapshot: Json, driver: str) -> Ca
         return _of_default(kube, resource, annotation, driver)
     found = _find(kube, resource, named)
     if found is None:
-        known = [objects.name_of(one) for one in kube.list(resource)]
+        known = _names(kube, resource)
         return Cause(
             "class-missing",
             f'{resource.kind} "{named}" does not exist.{nearest(named, known)}',
@@ -182,6 +199,16 @@ def _of_default(
             templates=templates,
         )
     return None
+
+
+def _names(kube: KubeResources, resource: Resource) -> list[str]:
+    """Return the names of the objects; [] if they cannot be listed."""
+    try:
+        return [objects.name_of(one) for one in kube.list(resource)]
+    except Unreachable:
+        raise
+    except ApiError:
+        return []
 
 
 def _find(
