@@ -46,6 +46,7 @@ KNOWN = {
     ("workers/cli/adoptplan.py", "volumes"),
     ("workers/kube/reading.py", "volumes"),
     ("workers/cli/migrate.py", "volumes"),
+    ("workers/explain/using.py", "volumes"),
     ("workers/custom/backend.py", "claims"),
     ("workers/custom/backend.py", "volumes"),
 }
