@@ -3,7 +3,7 @@
 `python -m tests.support.suites unit integration e2e node monitoring chaos parity` runs these
 suites; `python -m tests.support.suites --quick` runs a selection.
 
-`--quick` runs the tests that need neither root nor Go and takes about fifteen minutes on two cores:
+`--quick` runs the tests that need neither root nor Go and takes about ten minutes on two cores:
 unit and integration tests, and those parts of e2e and parity that together cover every controller.
 Each suite is its own pytest run: unit tests share the cores with files of integration and e2e
 tests. Suites that mostly wait run at the same time. A failed suite does not prevent the next one
@@ -12,20 +12,6 @@ that passes then counts as passed and is listed as flaky, to be investigated. Te
 time run first. The heading of each suite shows how long the rest took last time. Before the table,
 each failed and flaky test is listed with its error, because the logs of a CI may be cut. The last
 line is `tests: N passed, N failed`.
-
-    python -m tests.support.suites unit integration e2e node monitoring chaos parity
-    python -m tests.support.suites --quick
-
-`--quick` runs what needs neither root nor Go and takes about ten minutes on two cores: unit
-and integration tests, and of e2e and parity a part that meets every controller.
-
-Each suite is its own pytest: unit tests and files of integration and e2e tests share the cores.
-Those that mostly wait run side by side. A failed suite does not keep the next from running. In
-suites of many real processes a few failed tests are tried once more; one that passes then is
-counted and listed as flaky: look at it.
-Tests that failed last time run first. The heading of each suite says how long the rest took then.
-Before the table stands each failed and flaky test with its error, for logs of a CI may be cut.
-The last line is `tests: N passed, N failed`.
 """
 
 from __future__ import annotations
@@ -63,12 +49,13 @@ QUICK_BESIDE = {
         "e2e/test_attaching.py",
     ),
 }  # fmt: skip
-# ... and omits tests that install Debian packages, need programs in Go, change their user, or fuzz.
+# ... and omits tests that install Debian packages, need programs in Go, change their user, fuzz, or
+# wait for roll-outs.
 NOT_QUICK = {
     "unit": ("cli/test_kubectl.py", "support/test_wallclock.py"),
     "integration": (
         "csi_client/test_gateway.py", "examples/test_nfs_csi_driver.py", "queue/test_clock.py",
-        "test_adopt_central.py", "test_alerts.py", "test_chart.py", "test_manifests.py",
+        "test_adopt.py", "test_adopt_central.py", "test_alerts.py", "test_chart.py", "test_manifests.py",
         "test_message_fuzz.py", "test_redis_sentinel.py",
     ),
 }  # fmt: skip
