@@ -55,8 +55,8 @@ NOT_QUICK = {
     "unit": ("cli/test_kubectl.py", "support/test_wallclock.py"),
     "integration": (
         "csi_client/test_gateway.py", "examples/test_nfs_csi_driver.py", "queue/test_clock.py",
-        "test_adopt.py", "test_adopt_central.py", "test_alerts.py", "test_chart.py", "test_manifests.py",
-        "test_message_fuzz.py", "test_redis_sentinel.py",
+        "test_adopt.py", "test_adopt_central.py", "test_alerts.py", "test_chart.py",
+        "test_manifests.py", "test_message_fuzz.py", "test_redis_sentinel.py",
     ),
 }  # fmt: skip
 QUICK_CASES = "(basic|del|mode|rsz|snp|sns|snc|att)-[0-9]*[0369]1"  # of each controller
