@@ -13,12 +13,12 @@ from tests.support.node.requirements import lacking
 from tests.support.node.scene import NodeScene
 from tests.support.node.workloads import install, sidecar, wait_available
 
-# This test needs the Go sidecars, which csi-fleet does not build: PEER is the folder with their
-# programs.
+# These tests need the Go sidecars, which csi-fleet does not build: PEER is the folder with their
+# programs. `release` waits until a Go sidecar holds the Lease again.
 collect_ignore = (
     []
     if Path(os.environ.get("PEER", ""), "csi-attacher").is_file()
-    else ["test_central_adoption.py"]
+    else ["test_central_adoption.py", "test_adoption_from_release.py"]
 )
 
 

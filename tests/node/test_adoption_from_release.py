@@ -1,11 +1,14 @@
 """A reader who has the folder of a release, but no checkout, moves a driver over and back.
 
+PEER=folder pytest tests/node/test_adoption_from_release.py -s     # the folder has csi-provisioner
+
 The commands are those of the release's own pages: chart, plug-in, wheel and image by digest.
 INSTALL.md is docs/how-to/install-from-a-release.md.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 
@@ -66,7 +69,7 @@ def test_a_driver_moves_over_and_back_with_the_files_of_a_release(
 ) -> None:
     program = reader.run("head -1 $(readlink -f $(command -v csi-fleet))")
     assert program.startswith(f"#!{reader.folder.parent}/home/csi-fleet/bin/python")
-    moving.provide_image(node, "")
+    moving.provide_image(node, os.environ["PEER"])
     moving.install(node)
     claims = Claims(node.api)
     try:
