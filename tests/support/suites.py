@@ -3,7 +3,7 @@
 `python -m tests.support.suites unit integration e2e node monitoring chaos parity` runs these
 suites; `python -m tests.support.suites --quick` runs a selection.
 
-`--quick` runs the tests that need neither root nor Go and takes about ten minutes on two cores:
+`--quick` runs the tests that need neither root nor Go and takes seven to ten minutes on two cores:
 unit and integration tests, and those parts of e2e and parity that together cover every controller.
 Each suite is its own pytest run: unit tests share the cores with files of integration and e2e
 tests. Suites that mostly wait run at the same time. A failed suite does not prevent the next one
