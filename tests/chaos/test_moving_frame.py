@@ -170,8 +170,8 @@ class Mix(MovingFaults):
         volumes = {n: v["spec"]["csi"]["volumeHandle"] for n, v in self.system.volumes().items()}
         contents = [one.get("status") or {} for one in self.cuts.contents()]
         snapshots = {one["snapshotHandle"] for one in contents if "snapshotHandle" in one}
-        # A restore may also take away the finalizer alone: if a user then deletes the attachment, it
-        # is gone at once, and nothing tells csi-fleet that its volume is still on the node.
+        # A restore may also take away the finalizer alone: if a user then deletes the attachment,
+        # it is gone at once, and nothing tells csi-fleet that its volume is still on the node.
         named = [
             (one["spec"]["source"]["persistentVolumeName"], one["spec"]["nodeName"])
             for one in self.cluster.attachments()
