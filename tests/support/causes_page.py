@@ -18,6 +18,7 @@ from workers.controllers.attacher.names import Reason
 from workers.explain.commands import COMMANDS
 from workers.explain.facts import Cause
 from workers.explain.moves import move_of
+from workers.explain.words import WHEN_REJECTED
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "causes.md"
@@ -26,6 +27,7 @@ COMPUTED = {"attach-failed", "detach-failed", *filter(None, Reason)} - {Reason.S
 # What the page prints for values whose names say too little.
 _PHRASES = {
     "again": " (The time of the next attempt.)",
+    "WHEN_REJECTED": WHEN_REJECTED,
     "advice": "(Depends on the error.)",
     "held.text": "(The cause of the content or VolumeAttachment follows.)",
     "held.advice": "(Its advice follows.)",

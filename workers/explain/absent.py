@@ -10,11 +10,10 @@ import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from workers.errors import ApiError
 from workers.explain.facts import Cause
 from workers.explain.gather import OF_SNAPSHOTS, Gatherer
+from workers.explain.quietly import quiet_list
 from workers.explain.words import closest
-from workers.kube.errors import Unreachable
 
 if TYPE_CHECKING:
     from workers.cli.tools import Tools
@@ -31,15 +30,8 @@ def hinted(tools: Tools, noun: Noun, namespace: str, name: str, cause: Cause) ->
     """
     if cause.code != "not-found":
         return cause
-    try:
-        known = [
-            str(one["metadata"]["name"])
-            for one in tools.kube.list(noun.resource, namespace=namespace)
-        ]
-    except Unreachable:
-        raise
-    except ApiError:
-        known = []
+    items = quiet_list(lambda: tools.kube.list(noun.resource, namespace=namespace))
+    known = [str(one["metadata"]["name"]) for one in items]
     near = closest(name, known)
     if near:
         shown = shlex.quote(f"{namespace}/{near}" if namespace else near)

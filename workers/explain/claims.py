@@ -12,7 +12,7 @@ from workers.explain import deletion, queueing, remedies
 from workers.explain.commands import DESCRIBE, RECREATE, RETRY
 from workers.explain.facts import Cause, ClaimFacts
 from workers.explain.moves import ITSELF
-from workers.explain.words import duration, moment, stamp
+from workers.explain.words import WHEN_REJECTED, duration, moment, stamp
 from workers.translate.claims import (
     WAIT_FOR_FIRST_CONSUMER,
     provisioner_annotation,
@@ -362,8 +362,8 @@ def _unsaved(facts: ClaimFacts) -> Cause | None:
     return Cause(
         "save-refused",
         f"The volume was created, but the API server rejects its PersistentVolume{why}",
-        "Remove the cause of the rejection (a webhook, a policy, a quota or a missing permission). "
-        f"{queueing.next_try(state)} The volume is kept, and CreateVolume is not repeated.",
+        f"{WHEN_REJECTED}{queueing.next_try(state)} The volume is kept, and CreateVolume is not "
+        "repeated.",
         state.due,
     )
 
@@ -456,8 +456,7 @@ def _failed(facts: ClaimFacts) -> Cause | None:
         return Cause(
             "save-refused",
             f"The volume was created, but the API server rejects its PersistentVolume: {message}",
-            "Remove the cause of the rejection (a webhook, a policy, a quota or a missing "
-            f"permission). {again}",
+            f"{WHEN_REJECTED}{again}",
             state.due,
         )
     secret, problem = queueing.secret_names(message)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from workers.controllers.data_source_validator.decide import populator_of, wanted_kind
 from workers.controllers.provisioner.filters import keys_of_volume
@@ -22,6 +22,7 @@ from workers.explain.facts import (
     Source,
     VolumeFacts,
 )
+from workers.explain.quietly import quietly
 from workers.explain.serving import PROVISIONER, Served, kept, of_controller
 from workers.explain.words import nearest, stamp
 from workers.kube import paths
@@ -40,13 +41,12 @@ from workers.translate.sources import normalise
 from workers.translate.volume_facts import facts_of, owner_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from workers.cli.tools import Tools
     from workers.kube.objects import JsonObject
     from workers.kube.resources import KubeResources
 
-T = TypeVar("T")
 
 QUOTAS: Final = paths.Resource("", "v1", "resourcequotas", "ResourceQuota", namespaced=True)
 CSI_DRIVERS: Final = paths.Resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver")
@@ -103,7 +103,7 @@ class Gatherer:
             class_name=class_name,
             names_class=(claim.get("spec") or {}).get("storageClassName") is not None,
             storage_class=storage_class,
-            hint="" if storage_class else _quietly(lambda: self._class_hint(class_name), ""),
+            hint="" if storage_class else quietly(lambda: self._class_hint(class_name), ""),
             driver_name=driver_name,
             driver=record,
             served=Served.by(records, PROVISIONER),
@@ -122,7 +122,7 @@ class Gatherer:
     def _pending(self, facts: ClaimFacts, claim: JsonObject, pv_name: str) -> ClaimFacts:
         """Add the facts that only an unbound claim needs."""
         node = selected_node(claim)
-        chosen = _quietly(lambda: self._node(node), None) if node else None
+        chosen = quietly(lambda: self._node(node), None) if node else None
         pods, problem = facts.pods, ""
         if chosen is None or not chosen.exists:
             pods, problem = self._pods(facts.namespace, facts.name)
@@ -136,7 +136,7 @@ class Gatherer:
             secret=self._secret(facts.storage_class, claim, pv_name),
             last_error=self._last_error(facts.namespace, claim["metadata"]["uid"]),
             class_problem=_class_problem(facts.storage_class, claim, pv_name),
-            missing_attributes_class=_quietly(lambda: self._missing_attributes_class(claim), ""),
+            missing_attributes_class=quietly(lambda: self._missing_attributes_class(claim), ""),
             **self._source(claim),
         )
 
@@ -148,12 +148,12 @@ class Gatherer:
         """
         kind = wanted_kind(claim)
         if kind is None:
-            return _quietly(lambda: self._copied(claim), {})
+            return quietly(lambda: self._copied(claim), {})
         name = text(claim, "spec", "dataSourceRef", "name")
         unknown: str | None = None
         return {
             "source": f"{kind.kind[:_SHOWN]}.{kind.group} {name}",
-            "populator": _quietly(
+            "populator": quietly(
                 lambda: populator_of(kind, self._kube.list(paths.POPULATORS)) or "", unknown
             ),
         }
@@ -214,8 +214,8 @@ class Gatherer:
             return facts
         return replace(
             facts,
-            attachments=_quietly(lambda: self._attachments(name), {}),
-            is_claim_deleting=_quietly(lambda: self._is_claim_deleting(volume), default=False),
+            attachments=quietly(lambda: self._attachments(name), {}),
+            is_claim_deleting=quietly(lambda: self._is_claim_deleting(volume), default=False),
             last_error=self._last_error("default", volume["metadata"]["uid"]),
         )
 
@@ -259,7 +259,7 @@ class Gatherer:
         """
         nothing: list[JsonObject] = []
         found = []
-        for quota in _quietly(lambda: list(self._kube.list(QUOTAS, namespace=namespace)), nothing):
+        for quota in quietly(lambda: list(self._kube.list(QUOTAS, namespace=namespace)), nothing):
             status = quota.get("status") or {}
             used = status.get("used") or {}
             for resource, hard in (status.get("hard") or {}).items():
@@ -272,7 +272,7 @@ class Gatherer:
         names, problem = [], ""
         nothing: list[JsonObject] = []
         read = lambda: list(self._kube.list_pods_using(namespace, claim_name))  # noqa: E731
-        for pod in _quietly(read, nothing):
+        for pod in quietly(read, nothing):
             names.append(pod["metadata"]["name"])
             for condition in (pod.get("status") or {}).get("conditions") or ():
                 if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
@@ -339,7 +339,7 @@ class Gatherer:
     def _last_error(self, namespace: str, uid: str) -> tuple[str, float] | None:
         """Return the newest warning event that was not written by Kubernetes itself."""
         nothing: list[JsonObject] = []
-        events = _quietly(lambda: list(self._kube.list_warnings(namespace, uid)), nothing)
+        events = quietly(lambda: list(self._kube.list_warnings(namespace, uid)), nothing)
         found = [
             (event.get("message") or "", stamp(event.get("lastTimestamp") or ""))
             for event in events
@@ -377,7 +377,7 @@ def elsewhere(kube: KubeResources, namespace: str, name: str) -> str:
     The hint names another namespace that has a claim of this name, or a claim in this namespace
     that has a similar name.
     """
-    return _quietly(lambda: _elsewhere(kube, namespace, name), "")
+    return quietly(lambda: _elsewhere(kube, namespace, name), "")
 
 
 def _elsewhere(kube: KubeResources, namespace: str, name: str) -> str:
@@ -476,13 +476,3 @@ def _reached(used: str, hard: str) -> bool:
         return parse(used) >= parse(hard)
     except QuantityError:
         return False
-
-
-def _quietly(read: Callable[[], T], default: T) -> T:
-    """Return `read()`, or `default` if the API server refuses, for example without a permission."""
-    try:
-        return read()
-    except Unreachable:
-        raise
-    except ApiError:
-        return default

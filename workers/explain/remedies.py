@@ -27,6 +27,7 @@ from workers.explain.commands import (
     SHOW_KEY,
 )
 from workers.explain.moves import ADMIN, FLEET, ITSELF, STORAGE, USER
+from workers.explain.words import WHEN_REJECTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -44,10 +45,6 @@ ERRORS: Final = frozenset(
 )
 # These causes keep their advice, because it is more specific than the remedy for the answer.
 _KEPT: Final = frozenset({"rescheduled", "save-refused", "deleted-failing"})
-# The remedy says this precisely. It must match the text in workers.explain.claims.
-_IN_GENERAL: Final = (
-    "Remove the cause of the rejection (a webhook, a policy, a quota or a missing permission). "
-)
 _NO_ANSWER: Final = "no-answer"
 _LAST_WORDS: Final = re.compile(r"code = (\w+)")
 
@@ -439,7 +436,7 @@ def applied(cause: Cause, state: KeyState | None, code: str = "") -> Cause:
         return cause
     rest = queueing.next_try(state) if state is not None else ""
     if cause.code in _KEPT:
-        rest = cause.advice.removeprefix(_IN_GENERAL)
+        rest = cause.advice.removeprefix(WHEN_REJECTED)  # the remedy says it precisely
     return replace(
         cause,
         advice=f"{remedy.advice} {rest}".rstrip(),

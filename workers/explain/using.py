@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from workers.controllers import catalogue
-from workers.errors import ApiError
 from workers.explain.commands import CREATE_KEY, CSI_NODE, ON_NODE, SHOW_KEY
 from workers.explain.facts import Cause
 from workers.explain.moves import ADMIN, USER, move_of
+from workers.explain.quietly import quiet_list
 from workers.explain.words import stamp
-from workers.kube.errors import Unreachable
 from workers.translate.fields import flag, is_deleting, object_list, text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from workers.cli.tools import Tools
     from workers.explain.generic import Explained
     from workers.kube.objects import JsonObject
@@ -78,7 +75,7 @@ def explain(tools: Tools, found: Explained, *, has_queue: bool = True) -> Explai
         return found
     namespace, name = text(claim, "metadata", "namespace"), text(claim, "metadata", "name")
     volume = text(claim, "spec", "volumeName")
-    for pod in _quietly(lambda: tools.kube.list_pods_using(namespace, name)):
+    for pod in quiet_list(lambda: tools.kube.list_pods_using(namespace, name)):
         if text(pod, "status", "phase") not in {"", "Pending"} or is_deleting(pod):
             continue
         cause = _of_pod(tools, pod, name, volume, has_queue=has_queue)
@@ -127,7 +124,7 @@ def _unattached(tools: Tools, pod: JsonObject, volume: str, *, has_queue: bool) 
     node = text(pod, "spec", "nodeName")
     waiting = [
         one
-        for one in _quietly(tools.kube.list_attachments)
+        for one in quiet_list(tools.kube.list_attachments)
         if text(one, "spec", "source", "persistentVolumeName") == volume
         and text(one, "spec", "nodeName") == node
         and not flag(one, "status", "attached")
@@ -162,7 +159,7 @@ def _unmounted(tools: Tools, pod: JsonObject, claim_name: str, volume: str) -> C
     }
     events = [
         one
-        for one in _quietly(lambda: tools.kube.list_warnings(namespace, uid))
+        for one in quiet_list(lambda: tools.kube.list_warnings(namespace, uid))
         if text(one, "reason") in _NOT_ATTACHED | _NOT_MOUNTED
         and known.intersection(_WORD.findall(text(one, "message")))
     ]
@@ -215,19 +212,9 @@ def _elsewhere(tools: Tools, volume: str, node: str) -> dict[str, str]:
     return next(
         (
             {"attachment": text(one, "metadata", "name"), "other": text(one, "spec", "nodeName")}
-            for one in _quietly(tools.kube.list_attachments)
+            for one in quiet_list(tools.kube.list_attachments)
             if text(one, "spec", "source", "persistentVolumeName") == volume
             and text(one, "spec", "nodeName") != node
         ),
         {},
     )
-
-
-def _quietly(read: Callable[[], Iterable[JsonObject]]) -> list[Any]:
-    """Return the objects, or [] if the API server refuses to list them."""
-    try:
-        return list(read())
-    except Unreachable:
-        raise
-    except ApiError:
-        return []

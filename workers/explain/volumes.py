@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from workers.constants import FINALIZER_VOLUME
 from workers.explain import deletion, queueing, remedies
 from workers.explain.facts import Cause, VolumeFacts
-from workers.explain.words import duration
+from workers.explain.words import WHEN_REJECTED, duration
 from workers.translate.fields import has_finalizer
 
 if TYPE_CHECKING:
@@ -24,8 +24,7 @@ def volume_cause(facts: VolumeFacts) -> Cause:
                 "save-refused",
                 "The volume exists in the storage backend, but the API server rejects its "
                 f"PersistentVolume{why}",
-                "Remove the cause of the rejection (a webhook, a policy, a quota or a missing "
-                "permission). Saving the PersistentVolume is retried automatically.",
+                f"{WHEN_REJECTED}Saving the PersistentVolume is retried automatically.",
                 facts.state.due,
             )
         return Cause(

@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+WHEN_REJECTED: Final = (
+    "Remove the cause of the rejection (a webhook, a policy, a quota or a missing permission). "
+)
+"""The general advice if the API server rejects an object of csi-fleet."""
 _LATEST: Final = 32_503_680_000.0
 
 

@@ -8,7 +8,6 @@ from workers.controllers.snapshot_controller import groupinput, sources
 from workers.controllers.snapshot_controller.decide import expected_content
 from workers.explain import generic, nouns, snapshots
 from workers.kube import paths
-from workers.kube.errors import NotFoundError
 from workers.translate import snapshot_objects as objects
 from workers.translate.fields import text
 
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from workers.cli.tools import Tools
     from workers.explain.generic import Explained
     from workers.kube.objects import JsonObject
-    from workers.kube.paths import Resource
 
 _SHAPES = {"snapshot": snapshots.SNAPSHOT, "group-snapshot": snapshots.GROUP}
 
@@ -32,13 +30,15 @@ def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
     shape = _SHAPES.get(noun)
     if shape is None or found.cause.code in generic.QUEUE_FIRST:
         return found
-    snapshot = _find(tools, shape.snapshots, name, namespace)
+    snapshot = sources.find(tools.kube, shape.snapshots, name, namespace)
     if snapshot is None:
         return found
     wanted = _content_of(snapshot, noun)
-    content = _find(tools, shape.contents, wanted)
+    content = sources.find(tools.kube, shape.contents, wanted)
     held = snapshots.explain_content(tools, shape, wanted).cause if content is not None else None
-    group = _find(tools, paths.GROUP_SNAPSHOTS, objects.holding_group(snapshot), namespace)
+    group = sources.find(
+        tools.kube, paths.GROUP_SNAPSHOTS, objects.holding_group(snapshot), namespace
+    )
     own = snapshots.snapshot_cause(snapshot, content, held, group, shape)
     if content is None and own.code in {"failed", "no-content"} and found.cause.code != "queued":
         own = sources.cause(tools.kube, noun, snapshot) or own
@@ -51,10 +51,3 @@ def _content_of(snapshot: JsonObject, noun: str) -> str:
         return objects.bound_content(snapshot) or expected_content(snapshot)
     bound = text(snapshot, "status", "boundVolumeGroupSnapshotContentName")
     return bound or groupinput.named_content(snapshot) or groupinput.content_name(snapshot)
-
-
-def _find(tools: Tools, resource: Resource, name: str, namespace: str = "") -> JsonObject | None:
-    try:
-        return tools.kube.get(resource, name, namespace=namespace) if name else None
-    except NotFoundError:
-        return None

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 from workers.constants import ANN_DEFAULT_GROUP_CLASS, ANN_DEFAULT_SNAPSHOT_CLASS
 from workers.controllers.snapshot_controller import groupinput
-from workers.errors import ApiError
 from workers.explain.commands import DESCRIBE
 from workers.explain.facts import Cause
+from workers.explain.quietly import quiet_list, quietly
 from workers.explain.words import nearest
 from workers.kube import paths
-from workers.kube.errors import NotFoundError, Unreachable
+from workers.kube.errors import NotFoundError
 from workers.migration.plugins import in_tree_source
 from workers.translate import snapshot_objects as objects
 from workers.translate.fields import annotations_of, is_deleting, optional_text, text
@@ -48,12 +48,7 @@ def cause(kube: KubeResources, word: str, snapshot: Json) -> Cause | None:
     Raises:
         Unreachable: the API server does not answer.
     """
-    try:
-        return _cause(kube, word, snapshot)
-    except Unreachable:
-        raise
-    except ApiError:
-        return None
+    return quietly(lambda: _cause(kube, word, snapshot), None)
 
 
 def _cause(kube: KubeResources, word: str, snapshot: Json) -> Cause | None:
@@ -68,14 +63,14 @@ def _cause(kube: KubeResources, word: str, snapshot: Json) -> Cause | None:
     claim = None
     if word == "snapshot":
         name = objects.source_claim(snapshot) or ""
-        claim = _find(kube, paths.CLAIMS, name, objects.namespace_of(snapshot))
+        claim = find(kube, paths.CLAIMS, name, objects.namespace_of(snapshot))
         if found := _of_claim(snapshot, name, claim):
             return found
     elif found := _of_selector(kube, snapshot):
         return found
     driver = ""
     if claim is not None:
-        volume = _find(kube, paths.VOLUMES, text(claim, "spec", "volumeName"))
+        volume = find(kube, paths.VOLUMES, text(claim, "spec", "volumeName"))
         if volume is not None and (found := _of_volume(snapshot, claim, volume)):
             return found
         driver = text(volume or {}, "spec", "csi", "driver")
@@ -151,9 +146,9 @@ def _of_class(kube: KubeResources, word: str, snapshot: Json, driver: str) -> Ca
     named = optional_text(snapshot, "spec", field)
     if named is None:
         return _of_default(kube, resource, annotation, driver)
-    found = _find(kube, resource, named)
+    found = find(kube, resource, named)
     if found is None:
-        known = _names(kube, resource)
+        known = map(objects.name_of, quiet_list(lambda: kube.list(resource)))
         return Cause(
             "class-missing",
             f'{resource.kind} "{named}" does not exist.{nearest(named, known)}',
@@ -201,19 +196,10 @@ def _of_default(
     return None
 
 
-def _names(kube: KubeResources, resource: Resource) -> list[str]:
-    """Return the names of the objects; [] if they cannot be listed."""
-    try:
-        return [objects.name_of(one) for one in kube.list(resource)]
-    except Unreachable:
-        raise
-    except ApiError:
-        return []
-
-
-def _find(
+def find(
     kube: KubeResources, resource: Resource, name: str, namespace: str = ""
 ) -> JsonObject | None:
+    """Return an object; None if it does not exist, or if `name` is ""."""
     try:
         return kube.get(resource, name, namespace=namespace) if name else None
     except NotFoundError:
