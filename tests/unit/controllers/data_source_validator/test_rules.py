@@ -200,7 +200,10 @@ def test_no_claim_is_queued_while_populators_are_not_served():
     """DV-006: The API server without the CRD never sends a list of populators."""
     world = World()
     assert (world.seen(claim()), world.seen(claim(uid="u2"))) == ([], [f"forget {KEY}"])
-    assert (world.gone(claim(uid="u2")), world.waiting()) == ([f"forget {KEY.replace('u1', 'u2')}"], [])
+    assert (world.gone(claim(uid="u2")), world.waiting()) == (
+        [f"forget {KEY.replace('u1', 'u2')}"],
+        [],
+    )
 
 
 def test_a_thousand_claims_cost_a_thousand_keys_and_nothing_afterwards(world):
