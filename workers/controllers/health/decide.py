@@ -6,6 +6,7 @@ Source: external-health-monitor, pkg/csi-handler/pv_checker.go and health_status
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -26,6 +27,9 @@ UNKNOWN_TEXT: Final = (
 )
 NO_REASON: Final = "Unspecified"
 """The reason of an entry that has none; the API server refuses an empty one (VHD-003)."""
+_REASON: Final = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
+"""What the API server accepts as a reason; it refuses the whole status for another one."""
+_NOT_IN_REASON: Final = re.compile(r"[^A-Za-z0-9_,:]")
 
 MOST_CONDITIONS: Final = 16
 """The API server accepts no more conditions per claim."""
@@ -117,8 +121,10 @@ def report_of(health: csi.VolumeHealth) -> Report:
             unknown.append(_cut(f"{entry.status}{where}{what}", _MOST_MESSAGE))
             types.append(str(entry.status) if 0 <= entry.status < _MOST_TYPES else "other")
             continue
-        reason = _cut(entry.reason, _MOST_REASON) or NO_REASON
-        one = Condition(status, reason, _cut(entry.message, _MOST_MESSAGE))
+        reason = _REASON.search(_NOT_IN_REASON.sub("_", entry.reason)[:_MOST_REASON])
+        one = Condition(
+            status, reason[0] if reason else NO_REASON, _cut(entry.message, _MOST_MESSAGE)
+        )
         found.setdefault(one[:2], one)
     worst = sorted(found.values(), key=lambda one: [*_STATUSES.values()].index(one.status))
     few = tuple(sorted(unknown)[:MOST_CONDITIONS])
