@@ -171,6 +171,8 @@ def test_the_lane_of_each_driver_call():
         "detach": "detachments",
         "list-volume-health": "health",
         "get-volume-health": "health",
+        "list-volumes": "health",
+        "get-volume": "health",
     }
 
 

@@ -54,11 +54,6 @@ class Condition(NamedTuple):
     reason: str
     message: str
 
-    def as_object(self) -> JsonObject:
-        """Return the condition as the API has it."""
-        found = {"status": self.status, "reason": self.reason}
-        return {**found, "message": self.message} if self.message else found
-
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -81,9 +76,9 @@ class Report:
 
     @property
     def digest(self) -> str:
-        """Return a short hash by which a later poll recognizes the same report."""
+        """A short hash by which a later poll recognizes the report; empty for a healthy one."""
         content = repr((self.conditions, self.unknown)).encode()
-        return hashlib.sha256(content).hexdigest()[:8]
+        return "" if self.is_healthy else hashlib.sha256(content).hexdigest()[:8]
 
     @property
     def summary(self) -> str:
@@ -93,19 +88,13 @@ class Report:
         )  # a message alone is what the Go program wrote
 
 
-@dataclass(frozen=True, slots=True)
-class Owned:
+class Owned(NamedTuple):
     """A bound volume of the driver, with its claim."""
 
+    uid: str
     handle: str
     namespace: str
     name: str
-    uid: str
-
-    @property
-    def full_name(self) -> str:
-        """The claim's namespace and name."""
-        return f"{self.namespace}/{self.name}"
 
 
 def report_of(health: csi.VolumeHealth) -> Report:
@@ -159,15 +148,13 @@ def slim(claim: JsonObject) -> JsonObject:
 
 def patch_of(conditions: Sequence[Condition], now: str) -> JsonObject:
     """Return the merge patch of the claim's status; no conditions remove the field (VH-030)."""
-    health = {
-        "healthConditions": [one.as_object() for one in conditions],
-        "lastTransitionTime": now,
-    }
+    found = [{name: value for name, value in one._asdict().items() if value} for one in conditions]
+    health = {"healthConditions": found, "lastTransitionTime": now}
     return {"status": {"healthStatus": health if conditions else None}}
 
 
 def owned(volumes: Iterable[Json], driver: str) -> list[Owned]:
-    """Return the driver's volumes that are bound to a claim and stay (VH-010)."""
+    """Return the driver's volumes that are bound to a claim and stay, by its uid (VH-010)."""
     found = []
     for one in volumes:
         source = optional_mapping(one, "spec", "csi")
@@ -177,8 +164,9 @@ def owned(volumes: Iterable[Json], driver: str) -> list[Owned]:
         handle = text(one, "spec", "csi", "volumeHandle")
         if not handle or is_deleting(one) or text(one, "status", "phase") != "Bound":
             continue
-        found.append(Owned(handle, *(text(claim, part) for part in ("namespace", "name", "uid"))))
-    return found
+        uid, namespace, name = (text(claim, part) for part in ("uid", "namespace", "name"))
+        found.append(Owned(uid, handle, namespace, name))
+    return sorted(found)
 
 
 def _cut(shown: str, most_bytes: int) -> str:

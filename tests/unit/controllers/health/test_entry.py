@@ -6,8 +6,7 @@ import pytest
 
 from workers.__main__ import drop_in
 from workers.config.load import parse
-from workers.controllers.health.rules import HealthRules, poll_key
-from workers.controllers.health.spec import SPEC
+from workers.controllers.health.spec import SPEC, poll_key
 from workers.errors import ConfigError
 from workers.kube import paths
 
@@ -50,7 +49,7 @@ def test_vh041_its_lease_is_the_go_programs():
 
 
 def test_its_rules_add_nothing():
-    rules = HealthRules()
+    rules = SPEC.make_rules()
     rules.begin_list(paths.CLAIMS)
     given = (
         *rules.set_drivers([{"name": "d", "queue_name": "d"}]),

@@ -16,9 +16,10 @@ from workers.controllers.health import reading
 from workers.controllers.health.controller import CONTROLLER, MOST_KNOWN, Poll
 from workers.controllers.health.decide import Owned
 from workers.controllers.health.reading import Way, way_of
-from workers.controllers.health.rules import poll_key
 from workers.controllers.health.settings import HealthSettings
+from workers.controllers.health.spec import poll_key
 from workers.engine.live import DriverPass
+from workers.engine.outcome import Action
 from workers.errors import DriverAway, LeaseLost
 from workers.kube import paths
 from workers.kube.errors import ForbiddenError, Unreachable
@@ -45,6 +46,8 @@ class HealthWorld(FakeWorld):
             capabilities=capabilities,
             settings={"health": replace(HealthSettings(), **settings)},
         )
+        self.context.parts = {"health": CONTROLLER.build(None, {})}
+        self.passes = 0  # after which volumes were left
         for name in ("a", "b"):
             claim = {
                 "metadata": {"name": name, "namespace": "n", "uid": f"u{name}"},
@@ -114,7 +117,9 @@ class HealthWorld(FakeWorld):
         self.api.requests.clear()
         self.client.calls.clear()
         self.events.seen.clear()
-        return self.sync(CONTROLLER, poll_key(DRIVER)).reason
+        while (outcome := self.sync(CONTROLLER, poll_key(DRIVER))).action is Action.WAIT:
+            self.passes += 1
+        return outcome.reason
 
     def stored(self, name="a"):
         """Return the conditions in the claim's status."""
@@ -149,8 +154,7 @@ BOTH = pytest.mark.parametrize("capabilities", [LIST, GET], ids=["list", "get"])
 )
 def test_vh001_how_a_driver_is_asked(capabilities, reads_conditions, way):
     world = HealthWorld(*capabilities, reads_conditions=reads_conditions)
-    settings = replace(HealthSettings(), reads_conditions=reads_conditions)
-    assert way_of(world.driver, settings) is way
+    assert way_of(world.driver) is way
     assert CONTROLLER.serves(world.driver) is (way is not None)
     periods = [one.every_seconds for one in CONTROLLER.periodic(world.context, world.driver)]
     assert periods == ([] if way is None else [300 if way.is_list else 60])
@@ -343,7 +347,7 @@ def test_vhd001_healthy_volumes_cost_no_request():
 
 
 def test_vhd004_a_driver_that_does_not_answer_is_left_alone(monkeypatch):
-    monkeypatch.setattr(reading, "SILENT_CALLS", 1)
+    monkeypatch.setattr(module, "SILENT_CALLS", 1)
     world = HealthWorld(*GET, worker_threads=1)
     world.client.respond({"ControllerGetVolumeHealth": [CsiError(UNAVAILABLE, "away")]})
     world.poll()
@@ -361,7 +365,7 @@ def test_vhd004_one_silent_volume_hides_no_other():
 
 def test_vhd004_a_driver_that_confirms_nothing_is_left_alone(monkeypatch):
     """Its list is empty: thousands of volumes may have to be asked about."""
-    monkeypatch.setattr(reading, "SILENT_CALLS", 1)
+    monkeypatch.setattr(module, "SILENT_CALLS", 1)
     world = HealthWorld(*LIST, stored=STORED, worker_threads=1)
     world.report(a=[SLOW], b=[SLOW])
     world.poll()
@@ -378,15 +382,41 @@ def test_vhd004_a_driver_that_confirms_nothing_is_left_alone(monkeypatch):
     assert (world.stored("a"), world.stored("b")) == ([], [])
 
 
-def test_vhd004_a_slow_driver_is_asked_about_the_other_volumes_later(monkeypatch):
-    """A pass of half an hour counts as stuck: the key is released, and the worker restarted."""
-    monkeypatch.setattr(reading, "MOST_SECONDS", 0)
+@pytest.mark.parametrize(
+    ("capabilities", "operation"), [(GET, "get-volume-health"), (OLD_GET, "get-volume")]
+)
+def test_vhd014_other_calls_get_their_turn_between_two_calls(capabilities, operation):
+    """`serial: true` is a limit of one for each operation."""
+    world = HealthWorld(*capabilities, stored=STORED, reads_conditions=True)
+    world.driver.limits = {operation: 1}
+    world.report(b=[SLOW])
+    world.condition(b="a disk is slow")
+    world.poll()
+    assert (world.passes, len(world.client.calls)) == (1, 2)
+    assert (world.stored("a"), bool(world.stored("b"))) == ([], True)
+    assert world.value("csi_controller_volume_health_status", status="Degraded") == 1
+
+
+def test_vhd014_another_worker_makes_the_next_pass():
+    """It lists the volumes itself, and asks only about those that are left."""
     world = HealthWorld(*GET, worker_threads=1)
     world.report(a=[SLOW], b=[SLOW])
+    key = poll_key(DRIVER)
+    assert world.sync(CONTROLLER, key).action is Action.WAIT
+    world.context.parts["health"].clear()
+    assert world.sync(CONTROLLER, key).action is Action.DONE
+    assert [one.volume_id for _, one in world.client.calls] == ["ha", "hb"]
+    assert (world.stored("a"), world.stored("b")) == (STORED, STORED)
+
+
+def test_vhd006_a_poll_of_several_passes_reads_all_claims_once():
+    """It finds what an earlier process stored, and asks one volume at a time."""
+    world = HealthWorld(*GET, worker_threads=1, stored=STORED)
+    world.report()
     world.poll()
-    assert len(world.client.calls) == 1
-    while not (world.stored("a") and world.stored("b")):
-        world.poll()
+    assert world.stored() == []
+    read = [one.path.rpartition("/")[2] for one in world.api.requests if one.verb == "get"]
+    assert read == ["persistentvolumes", "a", "b", "a"]
 
 
 def test_what_cannot_be_written_in_time_is_written_later(monkeypatch):
@@ -496,7 +526,7 @@ def test_vhd006_the_mark_fits_whatever_the_names_are():
     world.report()
     world.poll()
     mark = world.queue.marks[poll_key(DRIVER).text]
-    assert {name: len(found) for name, found in mark.items()} == {"known": 500, "missing": 500}
+    assert (len(mark["known"]), len(mark["missing"])) == (MOST_KNOWN, MOST_KNOWN)
     assert len(encode(mark)) <= LONGEST_MARK
 
 
@@ -505,7 +535,7 @@ def test_only_the_wanted_claims_are_kept_while_all_are_listed(monkeypatch):
     monkeypatch.setattr(module, "GET_AT_MOST", 0)
     world, key = HealthWorld(*LIST), poll_key(DRIVER)
     work = DriverPass(world.context, key, world.lease(key), paths.CLAIMS, driver=world.driver)
-    found = Poll(work, HealthSettings(), Way.LIST_HEALTH)._claims([Owned("ha", "n", "a", "ua")])
+    found = Poll(work, Way.LIST_HEALTH)._claims([Owned("ua", "ha", "n", "a")])
     assert {uid: set(claim) for uid, claim in found.items()} == {"ua": {"metadata", "status"}}
 
 
@@ -536,7 +566,7 @@ def test_vhd006_many_claims_are_listed_and_not_remembered(monkeypatch):
     world = HealthWorld(*LIST)
     world.report(a=[SLOW], b=[SLOW])
     world.poll()
-    assert "known" not in world.queue.marks.get(poll_key(DRIVER).text, {})
+    assert world.queue.marks[poll_key(DRIVER).text]["known"] is None
     world.report()
     world.poll()
     assert (world.stored("a"), world.stored("b")) == ([], [])
