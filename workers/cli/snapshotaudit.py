@@ -108,7 +108,7 @@ def _contents(tools: Tools, resource: Resource, driver: str) -> Iterator[Json]:
 
 
 def _remembered(tools: Tools, driver: str) -> Iterator[str]:
-    """Yield the names of contents, even deleted ones, if the outcome of their last call is unknown."""
+    """Yield the names of contents, even deleted ones, whose last call has an unknown outcome."""
     for key, mark in marks_of_driver(tools.redis, KINDS, driver).items():
         if mark.get("intent"):
             yield _content_name(key)

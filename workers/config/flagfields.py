@@ -30,7 +30,7 @@ def setting(name: str, flags: Mapping[str, Flag] | Iterable[Flag]) -> Any:
 
 
 def taken(name: str, *, default: Any) -> Any:
-    """Like `setting`, for a flag of a higher package; a test checks that `default` is the flag's."""
+    """Like `setting`, for a flag of a higher package; a test compares the two defaults."""
     return field(default=default, metadata={_FLAG: name})
 
 

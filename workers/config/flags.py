@@ -294,7 +294,7 @@ class Flag:
         return _PARSERS[self.kind](text)
 
     def refusal(self, error: ValueError) -> str:
-        """Return why a string is refused: Go's message for upstream flags, else the valid values."""
+        """Return why a value is refused: Go's message for upstream flags, else the valid values."""
         wanted = "" if self.upstream else _WANTED.get(self.kind, "")
         if not wanted:
             return str(error)

@@ -1,7 +1,7 @@
-"""Selects the claims that may need a warning: unbound, with a source kind from outside Kubernetes.
+"""Selects claims that may need a warning: unbound ones with a source kind not built into Kubernetes.
 
 The rules keep those claims and the kind of each VolumePopulator. A claim is queued when it is first
-seen, and again when the last populator that names its kind is gone (DVD-002).
+seen, and again when the last populator for its kind is gone (DVD-002).
 """
 
 from __future__ import annotations
