@@ -360,7 +360,7 @@ class WorkerProcess:
         self._connected = now
 
     def serve(self) -> None:
-        """Serve metrics and probes if enabled; liveness means that loops and consumer are running."""
+        """Serve metrics and probes if enabled; the process is live while loops and consumer run."""
         ready = ready_file(self.settings.process.state_dir, READY_FILE)
         leader = self.leadership.check if self.leadership is not None else always_ok
         checks = Checks(live=self.check_live, ready=ready, leader=leader)

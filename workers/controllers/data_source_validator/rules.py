@@ -1,4 +1,4 @@
-"""Selects claims that may need a warning: unbound ones with a source kind not built into Kubernetes.
+"""Selects claims that may need a warning: unbound, and with a source kind foreign to Kubernetes.
 
 The rules keep those claims and the kind of each VolumePopulator. A claim is queued when it is first
 seen, and again when the last populator for its kind is gone (DVD-002).

@@ -37,6 +37,6 @@ class ValidatorSettings:
 
 
 def read_settings(values: Mapping[str, Any]) -> ValidatorSettings:
-    """Build the settings from the flag values, keyed by flag name; missing ones get their default."""
+    """Build the settings from the flag values, keyed by flag name; missing ones have a default."""
     found = with_flags(ValidatorSettings(), values)
     return replace(found, worker_threads=max(1, found.worker_threads))
