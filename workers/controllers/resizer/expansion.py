@@ -1,4 +1,4 @@
-"""The expand step of one reconcile: from the target size to the recorded result (R-035 to R-060)."""
+"""The expand step of a reconcile: from the target size to the recorded result (R-035 to R-060)."""
 
 from __future__ import annotations
 

@@ -363,7 +363,7 @@ def pruned(marks: Marks, claim: ClaimView, overtaken_seconds: float) -> Marks:
 
 
 def _delays(work: Work, plans: Iterable[Expansion | Modification]) -> list[float]:
-    """Return the seconds until each suspended target is due and until any overtaken call has ended."""
+    """Return the seconds until suspended targets are due and until overtaken calls have ended."""
     skips = [plan.delay_seconds for plan in plans if isinstance(plan, Skip)]
     overtaken = work.overtaken_seconds or None
     return [seconds for seconds in (*skips, overtaken) if seconds is not None]
