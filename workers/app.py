@@ -1,11 +1,11 @@
-"""The Celery application, and the only way in which messages are published.
+"""The Celery application, and the only code that publishes messages.
 
 A message means that work is due in a list. It contains no key, because the keys and their state are
 in Redis (workers.queue). Therefore no harm is done if messages are lost, duplicated or reordered,
 and the settings below prefer prompt recovery to durable messages. In measurements, early
 acknowledgement with prefetching disabled survived restarts of Redis without running a task twice.
 
-Messages go through the default exchange straight to the list that is named like the queue. So
+Messages go through the default exchange straight to the list that has the queue's name. So
 messages are still routed after Redis has lost its data, including Celery's binding tables.
 """
 
@@ -151,8 +151,8 @@ def make_app(settings: Settings, on_malformed: Callable[[], None] = lambda: None
 def beat_settings(settings: Settings) -> dict[str, Any]:
     """Return the settings of celery-redbeat, which lets a second beat take over within seconds.
 
-    It does no harm if two beats run at the same time (M-004). Use these settings only for beat's
-    own application. They contain the Redis URL with the password, and a worker shows its
+    It does no harm if two beats are running at the same time (M-004). Use these settings only for
+    beat's own application. They contain the Redis URL with the password, and a worker shows its
     configuration to every client that asks for it, such as Flower.
     """
     return {

@@ -1,4 +1,4 @@
-"""Finds how many CPUs this process may use, for --automaxprocs.
+"""Determines how many CPUs this process may use, for --automaxprocs.
 
 Reads the quota of the control group (version 1 or 2). Without a quota, the process may use every
 CPU in its affinity mask.

@@ -1,9 +1,9 @@
 """Deadlines of calls whose outcome is unknown: such a call may still be running until its deadline.
 
-All deadlines use one clock, the queue's clock (`workers.queue.clock`), which each process follows
-through its heartbeat; `Session` in workers/queue/leases.py creates and compares deadlines. The
-clock can start again if Redis starts without data. A deadline from an earlier epoch therefore ends,
-at the latest, when a call that began before the current epoch must have ended.
+All deadlines use the queue's clock (`workers.queue.clock`), which each process follows through its
+heartbeat; `Session` in workers/queue/leases.py creates and compares deadlines. The clock may start
+again if Redis starts without data. A deadline from an earlier epoch therefore ends no later than
+the time by which a call that began before the current epoch must have ended.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Deadline:
         until: the deadline in seconds on the queue's clock; 0 for no deadline.
         seconds: the time from the creation of the deadline to `until`.
         life: the start of the epoch in which the deadline was created, in seconds on the queue's
-            clock; 0 for records of older releases.
-        caller: the process whose death ends the call (`workers.queue.lifeline`); empty if the call
+            clock; 0 in records from older releases.
+        caller: the process that the call ends with (`workers.queue.lifeline`); empty if the call
             may outlive its process.
     """
 
@@ -42,7 +42,7 @@ class Deadline:
         """Read a deadline from decoded JSON; return an empty deadline if the data is invalid."""
         caller = ""
         try:
-            if isinstance(data, int | float):  # the form of an older release
+            if isinstance(data, int | float):  # the format of an older release
                 parts = (float(data), 0.0, 0.0)
             else:
                 moments, rest = data[:3], data[3:]  # type: ignore[index]

@@ -461,7 +461,7 @@ class Move:
         yield adoptcentral.secrets_hint(around.central, self.choice.driver)
 
     def _rights(self, workload: JsonObject, pod: JsonObject, namespace: str) -> Iterator[Finding]:
-        """Check the permissions of the account that will work, and those of the watcher.
+        """Check the permissions of the account that will do the work, and the watcher's.
 
         Args:
             workload: the driver's workload.

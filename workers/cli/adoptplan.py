@@ -10,10 +10,10 @@ current content, so any step can be interrupted and repeated.
 
 The two sides never work at the same time. If every sidecar has --leader-election, the Lease ensures
 this. If not, the Deployment's pods are replaced with the Recreate strategy, and `settle` restores
-the original strategy once the new pods run.
+the original strategy once the new pods are running.
 
 In central mode, the new pods have a gateway instead of the sidecars. Workers reach the driver only
-through the gateway, and with Recreate no pod has a gateway before the last pod with Go sidecars has
+through the gateway, and with Recreate no pod has a gateway until the last pod with Go sidecars has
 ended. If there are several replicas, all workers call the same replica, unless the user allows
 calls to any of them.
 """
@@ -66,7 +66,7 @@ class Plan:
     """The planned change.
 
     Attributes:
-        findings: messages for people; if one of them is a `FAIL`, the change must not be made.
+        findings: human-readable messages; if one is a `FAIL`, the change must not be made.
         patch: a merge patch for the workload; None if nothing changes.
         overlay: a kustomization that makes the same change, for users whose workload comes from
             a chart or a Git repository.
@@ -86,7 +86,7 @@ class Plan:
 
     @property
     def is_refused(self) -> bool:
-        """Whether a finding forbids the change."""
+        """Whether a finding prevents the change."""
         return any(one.state == FAIL for one in self.findings)
 
     def say(self, check: str, state: str, text: str) -> None:
@@ -250,7 +250,7 @@ def release(workload: JsonObject, choice: Choice) -> Plan:
 
 
 def settle(workload: JsonObject) -> JsonObject | None:
-    """Return the patch to apply once the new side works; None if nothing has to be changed.
+    """Return the patch to apply once the new side is working; None if nothing has to change.
 
     The patch restores the workload's own strategy, and after a release it removes the record.
     """

@@ -1,4 +1,4 @@
-"""`csi-fleet audit`: finds leaked volumes and snapshots, and objects without their volume.
+"""`csi-fleet audit`: finds leaked volumes and snapshots, and objects whose volume is gone.
 
 Nothing is deleted without a confirmation.
 """

@@ -1,4 +1,4 @@
-"""`csi-fleet beat`: runs celery-redbeat as a fallback clock; two of them, or none, are harmless."""
+"""`csi-fleet beat`: runs celery-redbeat as a fallback clock; running two, or none, is harmless."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def without_scripts(sender: Any = None, **_: Any) -> None:
 
 
 def extend(keys: Any, args: Any, client: Any) -> int:
-    """Extend our lock as redbeat's script does, but use WATCH, because commands are not atomic."""
+    """Extend our lock as redbeat's script does, using WATCH to make the commands atomic."""
     return _if_ours(client, keys[0], args[0], "pexpire", int(args[1]))
 
 

@@ -31,7 +31,7 @@ SOCKET = "redis.sock"
 LOG = "redis.log"
 INSTALLATION = "installation"
 
-# What the broker connection of a worker's Celery is allowed to do: send, fetch and answer messages.
+# What a worker's Celery broker connection is allowed to do: send messages, fetch them and reply.
 # Keep this in step with k8s/base/redis/users.acl.
 BROKER: Final = "broker"
 BROKER_COMMANDS: Final = (
@@ -50,7 +50,7 @@ BROKER_KEYS: Final = f"~drv.* ~csifleet.system {REMOTE}"
 
 
 def allowed(commands: str, keys: str) -> str:
-    """Return a user's permissions in the syntax of Redis's ACL."""
+    """Return a user's permissions in Redis ACL syntax."""
     return " ".join(
         ["resetkeys resetchannels -@all", *(f"+{one}" for one in commands.split()), keys]
     )
@@ -119,7 +119,7 @@ def url_of(directory: Path) -> str:
 
 
 def _word(path: Path) -> str:
-    """Quote the path as one word of Redis's configuration."""
+    """Quote the path as one word of a Redis configuration file."""
     return json.dumps(str(path.absolute()), ensure_ascii=False)
 
 

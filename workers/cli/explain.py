@@ -1,4 +1,4 @@
-"""`csi-fleet explain pvc NAMESPACE/NAME`, `va NAME`, ...: explains why an object waits.
+"""`csi-fleet explain pvc NAMESPACE/NAME`, `va NAME`, ...: explains why an object is waiting.
 
 It also shows the object's history. `explain driver|class|namespace NAME` is in `wholes.py`.
 """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from workers.explain.nouns import Noun
     from workers.explain.timeline import Entry
 
-# Causes that do not say why the object waits, possibly because no process saw the object.
+# Causes that do not say why the object is waiting, possibly because no process saw the object.
 # `uploading` is left out, because the driver is polled during an upload.
 _UNSEEN: Final = (NO_REASON - {"uploading"}) | {
     "not-queued",
@@ -74,7 +74,7 @@ def explained(tools: Tools, word: str, namespace: str, name: str) -> Answer:
 
 
 def known_to_redis(tools: Tools, word: str, namespace: str, name: str) -> Answer | None:
-    """Return the data in Redis about an object that the user may not read; None if there is none.
+    """Return the data in Redis about an object that the user must not read, or None.
 
     Raises:
         QueueUnavailable: Redis does not answer.
@@ -108,7 +108,7 @@ def unseen(tools: Tools, cause: Cause) -> Cause:
 
 
 def answers(tools: Tools, noun: Noun, namespace: str, name: str) -> list[Explained]:
-    """Return the answers of all controllers that work on the object.
+    """Return the explanations from all controllers that work on the object.
 
     Raises:
         ApiError: the API server does not answer, or refuses to show an object.
@@ -133,7 +133,7 @@ def _with_remedy(found: Explained) -> Explained:
 
 
 def best(found: list[Explained]) -> Explained:
-    """Return the first answer that reports a problem, else one with a known key, else the first."""
+    """Return the first one that reports a problem, else one with a known key, else the first."""
     problems = [one for one in found if one.cause.is_problem]
     busy = [one for one in found if one.state is not None and one.state.is_known]
     return (problems or busy or found)[0]

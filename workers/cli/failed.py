@@ -1,4 +1,4 @@
-"""`csi-fleet failed`: lists keys that fail or were given up, and why; `--replay` retries them."""
+"""`csi-fleet failed`: lists keys that are failing or were given up; `--replay` retries them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def run(tools: Tools) -> int:
 
 
 def items(tools: Tools) -> list[dict[str, object]]:
-    """Return all keys that fail or were given up, for programs.
+    """Return all keys that are failing or were given up, for programs.
 
     Raises:
         QueueUnavailable: Redis does not answer.
@@ -61,7 +61,7 @@ def items(tools: Tools) -> list[dict[str, object]]:
 
 
 def _stranded(tools: Tools) -> list[FailedKey]:
-    """Return the attempts without a claim that need an operator; `csi-fleet audit` has details."""
+    """Return the attempts that have no claim and need an operator; see `csi-fleet audit`."""
     return [
         FailedKey(one.key, fails=0, due=0.0, abandoned_at=FOR_GOOD, error=one.problem)
         for store in IntentStore(tools.redis).everywhere()

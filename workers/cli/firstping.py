@@ -1,4 +1,4 @@
-"""Reports at startup that Redis does not answer; Celery alone would only retry silently."""
+"""Reports at startup if Redis does not answer; Celery alone would only retry silently."""
 
 from __future__ import annotations
 

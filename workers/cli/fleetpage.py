@@ -37,7 +37,7 @@ class Snapshot:
     """The data of the page, read at one moment.
 
     Attributes:
-        at: the Unix time of the moment.
+        at: the Unix time at which it was read.
         report: the result of `status`; {} if Redis does not answer.
         groups: the result of `pending`.
         missed: the kinds that could not be listed, with the reason.

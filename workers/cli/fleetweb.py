@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-# How old the data of the first page may be.
+# The maximum age of the first page's data.
 FRESH_SECONDS: Final = 3.0
-# The pages have threads of their own, so a page that waits for the API server does not hold one of
-# Flower's threads.
+# The pages have threads of their own, so a page that is waiting for the API server does not block
+# one of Flower's threads.
 _READERS: Final = ThreadPoolExecutor(2, "fleet-page")
 # Flower's Redis user -> the Redis user of this page, which has the same password
 # (k8s/base/redis/users.acl).

@@ -52,7 +52,7 @@ class ForkedProcess:
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """Return the exit code, which is negative for a signal, or None while the part runs."""
+        """Return the exit code (negative for a signal), or None while the part is running."""
         if self.returncode is None:
             with contextlib.suppress(ChildProcessError):
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -106,7 +106,7 @@ def _become(argv: Sequence[str], env: Mapping[str, str], prepare: Callable[[], N
     code = 1
     try:
         os.setsid()
-        with contextlib.suppress(OSError):  # shown by `ps -o comm`; a fork has its parent's
+        with contextlib.suppress(OSError):  # shown by `ps -o comm`; otherwise the parent's
             Path("/proc/self/comm").write_text(" ".join(a for a in argv[:2] if a[:1] != "-"))
         prepare()
         for number in (signal.SIGTERM, signal.SIGINT):

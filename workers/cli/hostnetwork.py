@@ -1,4 +1,4 @@
-"""Checks whether a driver's pod on the host's network reaches Redis.
+"""Checks whether a driver's pod on the host's network can reach Redis.
 
 A policy selects its peers by the labels of pods, but the traffic of a pod with `hostNetwork: true`
 comes from the address of its node. So no label admits such a pod; only an `ipBlock` that contains
@@ -42,7 +42,7 @@ class Shut:
 
 
 def look(kube: KubeResources, redis_url: str, place: str) -> Shut | None:
-    """Return why pods on the host's network do not reach Redis, or None if the policies admit them.
+    """Return why pods on the host's network cannot reach Redis; None if the policies admit them.
 
     Args:
         kube: the API server, accessed with the user's permissions.
@@ -162,7 +162,7 @@ def _ports(service: JsonObject, pods: Sequence[JsonObject], port: int) -> list[i
 
 
 def _has_port(rules: Sequence[JsonObject], ports: Collection[int | str]) -> bool:
-    """Return True if the ports of a rule contain the port; no ports are all ports."""
+    """Return True if a rule allows the port; a rule without ports allows all of them."""
     number = next(one for one in ports if isinstance(one, int))
     for one in rules:
         if one.get("protocol", "TCP") != "TCP":

@@ -69,7 +69,7 @@ def choose(
 
 
 def _of_user(kube: KubeResources, namespace: str, user: str) -> list[str]:
-    """Return the Secrets with the login of the user; an empty list if they cannot be listed."""
+    """Return the Secrets with the user's login; an empty list if they cannot be listed."""
     try:
         return sorted(
             str(one["metadata"]["name"])

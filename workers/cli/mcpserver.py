@@ -61,7 +61,7 @@ def build(arguments: list[str]) -> MCPServer:
     def explain(kind: Kind, name: Name, namespace: NameOrNone = "") -> Report:
         """Explain why one object is stuck: the cause, the remedy, who has to act, and the history.
 
-        A pvc and a snapshot need their namespace; the other kinds have none.
+        PVCs and snapshots need a namespace; the other kinds have none.
         """
         return report("explain", kind, name, f"--in-namespace={namespace}")
 
@@ -74,7 +74,7 @@ def build(arguments: list[str]) -> MCPServer:
         return report("pending", f"--in-namespace={namespace}", f"--driver={driver}")
 
     def failed(namespace: NameOrNone = "", driver: NameOrNone = "") -> Report:
-        """List the objects whose work fails or was given up, each with its last error."""
+        """List the objects whose work is failing or was given up, each with its last error."""
         return report("failed", f"--in-namespace={namespace}", f"--driver={driver}")
 
     server = MCPServer(

@@ -279,7 +279,7 @@ def of_rights(tools: Tools, sidecar: Sidecar, watcher: str = "") -> Iterator[Fin
 
 
 def of_watcher(tools: Tools, specs: Iterable[Spec], watcher: str) -> Iterator[Finding]:
-    """Check that the watcher may follow what the controllers react to.
+    """Check that the watcher is allowed to watch what the controllers react to.
 
     The driver's own account does not help here: without these permissions, the watcher does not see
     the work.
@@ -367,7 +367,7 @@ def _wanted(rule: Permission) -> Iterator[tuple[str, str]]:
 
 
 def may(tools: Tools, user: str, attributes: Mapping[str, str]) -> bool:
-    """Return True if RBAC allows the account what the SubjectAccessReview `attributes` describe.
+    """Return True if RBAC allows the account the access that `attributes` describes.
 
     Raises:
         ApiError: the API server does not answer, or the caller is not allowed to ask.
@@ -379,7 +379,7 @@ def may(tools: Tools, user: str, attributes: Mapping[str, str]) -> bool:
 
 
 def both(tools: Tools, driver: str, leases: Holders, found: list[Sidecar]) -> Iterator[Finding]:
-    """Check whether csi-fleet and one of the Go sidecars in `found` do the same work."""
+    """Check whether csi-fleet and one of the Go sidecars in `found` are doing the same work."""
     if not tools.settings.redis.url:
         yield Finding(
             "both",
@@ -454,7 +454,7 @@ def _is_served(tools: Tools, driver: str) -> bool:
 
 
 def _standing_by(tools: Tools, driver: str, records: Mapping[str, Mapping[str, Any]]) -> set[str]:
-    """Return the programs whose work in csi-fleet waits for a Lease that another program holds.
+    """Return the programs whose work in csi-fleet is waiting for a Lease held by another program.
 
     Raises:
         QueueUnavailable: Redis does not answer.

@@ -1,4 +1,4 @@
-"""Reports what a waiting command waits for, after two seconds and then every five seconds.
+"""Reports what a command is waiting for, after two seconds and then every five seconds.
 
 This module inspects the stack of the command's thread and finds the adapter whose code is running.
 So no adapter needs to support this, and a command that sleeps on purpose reports nothing.
@@ -53,7 +53,7 @@ def _watch(command: str, ident: int, done: threading.Event) -> None:
 
 
 def waited_for(frame: FrameType | None) -> str:
-    """Return the name of the adapter that a frame's code waits for; "" if it waits for none."""
+    """Return the name of the adapter that a frame's code is waiting for; "" if there is none."""
     while frame is not None:
         name = str(frame.f_globals.get("__name__", ""))
         for package, what in _ADAPTERS.items():

@@ -41,7 +41,7 @@ MANY_EXAMPLES: Final = 20
 _OF_CLASS: Final = frozenset(
     {"class-missing", "static-class", "class-paused", "secret-missing", "unknown-provisioner"}
 )
-# Causes that one command ends for all objects of the group.
+# Causes that a single command removes for all objects in the group.
 _OF_MANY: Final = frozenset({"paused", "class-paused"})
 _CODE: Final = re.compile(r"code = (\w+)")
 
@@ -53,8 +53,8 @@ class Waiting:
     Attributes:
         word: the object's noun.
         name: the object's name, with its namespace if it has one.
-        cause: why the object waits.
-        driver: the driver that the object waits for; "" if unknown.
+        cause: why the object is waiting.
+        driver: the driver that the object is waiting for; "" if unknown.
         storage_class: the class of a claim; "" if the claim names none.
         since: the Unix time at which the object began to wait; 0 if unknown.
     """
@@ -86,7 +86,7 @@ class Group:
         return self.members[0]
 
     def oldest_seconds(self, now: float) -> float | None:
-        """Return for how long the oldest member has waited; None if that is unknown."""
+        """Return how long the oldest member has been waiting; None if that is unknown."""
         since = self.oldest.since
         return round(max(0.0, now - since), 3) if since else None
 
@@ -156,7 +156,7 @@ class ClassPauses(Answers):
 
 
 def run(tools: Tools) -> int:
-    """Run the command; return 0 if the objects could be read, even if some of them wait."""
+    """Run the command; return 0 if the objects could be read, even if some are waiting."""
     tool = tools.settings.tool
     if tool.namespace and tool.all_namespaces:
         raise ConfigError("-n NAMESPACE and -A cannot be combined. Use one of the two flags")
@@ -185,7 +185,7 @@ def gather(
     Args:
         tools: the connections.
         namespace: return only objects in this namespace or for a claim in it; "" for all.
-        driver: return only objects that wait for this driver; "" for all.
+        driver: return only objects that are waiting for this driver; "" for all.
         storage_class: return only objects of this class; "" for all.
 
     Raises:
@@ -231,7 +231,7 @@ def _explained(once: Any, noun: nouns.Noun, item: JsonObject) -> Waiting:
     asked = metadata.get("deletionTimestamp") or metadata.get("creationTimestamp") or ""
     is_bound = (item.get("status") or {}).get("phase") == "Bound"
     since = stamp(asked)
-    if is_bound and not metadata.get("deletionTimestamp"):  # it waits for a more recent change
+    if is_bound and not metadata.get("deletionTimestamp"):  # it is waiting for a more recent change
         since = answer.state.since if answer.state is not None else 0.0
     cause = commands.filled(unseen(once, answer.cause), noun.word, namespace, name, answer)
     return Waiting(
@@ -271,7 +271,7 @@ def _is_in(once: Any, item: JsonObject, namespace: str) -> bool:
 def _known_to_redis_alone(
     tools: Tools, seen: set[tuple[str, str]], namespace: str
 ) -> Iterator[Waiting]:
-    """Yield failing work whose object was not listed: it is gone, or the work has no object."""
+    """Yield failing work for which no object was listed: the object is gone, or there is none."""
     for one in failed_keys(tools.redis):
         kind = catalogue.kinds().get(one.key.kind)
         word = (kind.noun if kind is not None else "") or one.key.kind

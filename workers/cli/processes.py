@@ -71,7 +71,7 @@ class Child:
         self.process = forking.fork(self.argv, self.env, die_with_parent)
 
     def exit_code(self) -> int | None:
-        """Return the exit code, or None while the process runs.
+        """Return the exit code, or None while the process is running.
 
         If a signal ended the process, return 128 plus the signal's number.
         """
@@ -79,7 +79,7 @@ class Child:
         return code if code is None or code >= 0 else 128 - code
 
     def hangs(self) -> str:
-        """Return what hangs in the part, or that the part is silent; "" if it is healthy."""
+        """Return what is hanging in the part, or that it is silent; "" if it is healthy."""
         try:
             told = self.live.stat().st_mtime_ns if self.live is not None else 0
             if told != self._told:

@@ -66,7 +66,7 @@ def _told_queued(kind: str, name: str) -> int:
 
 
 def _retry_known(tools: Tools, kind: str, namespace: str, name: str) -> int:
-    """Queue each key of the object, for any controller, that waits, fails or has a history."""
+    """Queue all keys of the object that are waiting, are failing or have a history."""
     shown = f"{namespace}/{name}" if namespace else name
     try:
         keys = _known(tools, kind, namespace, name)

@@ -151,7 +151,7 @@ class Supervisor:
         return str(self.metrics.directory)
 
     def check_live(self) -> str:
-        """Return what hangs in a part; the supervisor restarts parts that hang or have died."""
+        """Return what is hanging in a part; the supervisor restarts hanging and dead parts."""
         complaints = {child.name: child.hangs() for child in self.children}
         return "; ".join(f"{name}: {text}" for name, text in complaints.items() if text)
 
@@ -186,7 +186,7 @@ class Supervisor:
         return 0
 
     def keep_redis(self) -> None:
-        """Restart the embedded Redis if it has ended (at most once a second) or hangs."""
+        """Restart the embedded Redis if it has ended (at most once a second) or is hanging."""
         if self.redis is None:
             return
         if self.redis.poll() is None:
@@ -201,7 +201,7 @@ class Supervisor:
             code = self.redis.returncode
             _log.warning("the process ended; restarting it", process="redis", code=code, err=log)
             self.redis, _ = embedded_redis.start(self.directory)
-        except (OSError, ConfigError) as error:  # the cause of its end may persist for a while
+        except (OSError, ConfigError) as error:  # what ended it may persist for a while
             _log.warning("could not start the process; retrying", process="redis", err=error)
 
     def ask_redis(self, process: subprocess.Popen[bytes]) -> None:

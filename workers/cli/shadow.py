@@ -1,4 +1,4 @@
-"""`csi-fleet shadow report`: shows how far a shadow agrees with the sidecar that it runs beside."""
+"""`csi-fleet shadow report`: shows how far a shadow agrees with the sidecar beside it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SHOWN_DIFFERENCES: Final = 20
 
 
 def run(tools: Tools) -> int:
-    """Run the command; return 0 if all shadows have compared something and nothing differs."""
+    """Run the command; return 0 if all shadows have compared something and found no difference."""
     if tools.settings.arguments != ("report",):
         raise ConfigError(
             "the word `report` is missing. Run `csi-fleet shadow report`, or add "

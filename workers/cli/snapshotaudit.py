@@ -1,8 +1,8 @@
 """Compares a driver's snapshots with the snapshot contents, for `csi-fleet audit`.
 
 Like the audit of volumes, this audit makes two passes, but with snapshot contents instead of PVs.
-It recognizes an open attempt by the content's annotation being-created, by the state of the
-content's key, or by the ConfigMap of a slow call.
+It recognizes an open attempt by the content's `being-created` annotation, by the state of the
+content's key, or by a slow call's ConfigMap.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ANNOUNCED: Final = frozenset({ANN_BEING_CREATED, ANN_GROUP_BEING_CREATED})
 
 
 def obstacle(tools: Tools, client: CsiClient) -> str:
-    """Return why snapshots cannot be audited, or "" if they can.
+    """Return the reason that snapshots cannot be audited; "" if they can.
 
     Raises:
         CsiError: the driver does not answer.
@@ -108,7 +108,7 @@ def _contents(tools: Tools, resource: Resource, driver: str) -> Iterator[Json]:
 
 
 def _remembered(tools: Tools, driver: str) -> Iterator[str]:
-    """Yield the names of contents, existing or deleted, whose last call has an unknown outcome."""
+    """Yield the names of contents, even deleted ones, whose last call has an unknown outcome."""
     for key, mark in marks_of_driver(tools.redis, KINDS, driver).items():
         if mark.get("intent"):
             yield _content_name(key)

@@ -53,7 +53,7 @@ def take(settings: Settings, environ: Mapping[str, str] = os.environ) -> StateFo
     """Choose and lock the folder for this run.
 
     Raises:
-        ConfigError: the given folder cannot be created, or another run uses it.
+        ConfigError: the given folder cannot be created, or another run is using it.
     """
     given = settings.process.state_dir if "state-dir" in settings.explicit else ""
     if given and not is_unwritable(Path(given)):

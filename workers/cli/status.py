@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 WATCH_SECONDS: Final = 2.0
 # The number of processes named in a line; `--wide` names all of them.
 _SHOWN_PROCESSES: Final = 3
-# Watchers and workers report every 5 s, so all of them have reported again this long after Redis
-# has lost its data.
+# Watchers and workers report every 5 s, so within this time after a loss of Redis data, all of them
+# have reported again.
 _BACK_SECONDS: Final = 15
 _HEAD: Final = ("DRIVER", "STATE", "READY", "RUNNING", "FAILING", "OLDEST")
 _WIDE_HEAD: Final = (
@@ -218,7 +218,7 @@ def _held(report: dict[str, Any]) -> Iterator[str]:
 
 
 def beat_words(*, has_beat: bool) -> str:
-    """Return what is known about beat, for people."""
+    """Return a human-readable summary of what is known about beat."""
     return "ticks" if has_beat else "no tick for 15 s"
 
 
@@ -231,7 +231,7 @@ class DriverLine:
         nodes: the number of nodes that serve the driver; 1 for a driver without node deployment.
         state: the driver's state in one or two words.
         why: the reason for the state; "" if there is none.
-        oldest: how long the first of the `ready` keys has waited, in seconds.
+        oldest: how long the first of the `ready` keys has been waiting, in seconds.
     """
 
     name: str
@@ -269,7 +269,7 @@ def driver_lines(report: dict[str, Any]) -> list[DriverLine]:
         why = worst["state"].partition(": ")[2]
         line = DriverLine(name, len(nodes), word, why, ready, running, failing, oldest)
         is_idle = not (ready or running or failing)
-        # An unserved driver is not a problem if no key waits for it.
+        # An unserved driver is not a problem if no key is waiting for it.
         place = len(_ORDER) if state == "not served" and is_idle else _ORDER.index(state)
         rows.append(((place, is_idle, -oldest, name), line))
     return [line for _, line in sorted(rows, key=lambda one: one[0])]

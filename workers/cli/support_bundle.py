@@ -2,7 +2,7 @@
 
 The document is text, so its sender can read it first. It consists of other commands' output; it
 contains no whole objects, and no Secret is read. `scrubbed` replaces everything that looks like a
-credential in texts written by drivers and people.
+credential in messages from drivers and users.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
     from workers.cli.tools import Tools
 
 KIND: Final = "SupportBundle"
-# The number of causes for which one object is explained with its history.
+# The number of causes that the document illustrates with one object and its history.
 EXPLAINED: Final = 20
 FAILED: Final = 500
 HIDDEN: Final = "[hidden]"
-# A driver's text is cut to this length before it is searched. Every pattern is bounded too, so the
-# time for a search is limited.
+# A driver's message is cut to this length before it is searched. Every pattern is bounded too, so
+# the time for a search is limited.
 LONGEST: Final = 8_000
 _WORDS: Final = (
     r"(?:pass(?:word|wd|phrase)?|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|"
     r"credentials?|login|pwd|key)"
 )
 _NAME: Final = rf"[\w.-]{{0,80}}?{_WORDS}[\w.-]{{0,80}}"
-# Go's %q escapes the quotes of a text that is part of another text.
+# Go's %q escapes the quotes of a string inside another string.
 _QUOTED: Final = r"\\+\".*?\\+\"|\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'"
 _PATTERNS: Final = (
     # A private key or certificate, up to its end marker or to the end of the text.
@@ -70,7 +70,7 @@ _PATTERNS: Final = (
 
 
 def run(tools: Tools) -> int:
-    """Run the command; return 0 even if a part could not be read, which the document reports.
+    """Run the command; return 0 even if parts could not be read; the document reports those.
 
     Raises:
         ConfigError: an argument was given.
@@ -121,11 +121,11 @@ def secrets_of(tools: Tools) -> list[str]:
 
 
 def scrubbed(value: Any, secrets: Iterable[str] = ()) -> Any:
-    """Return a value in which every text that looks like a credential is replaced.
+    """Return a copy of the value with every string that looks like a credential replaced.
 
     Args:
         value: a part of a document.
-        secrets: texts that are replaced wherever they occur.
+        secrets: strings that are replaced wherever they occur.
     """
     known = sorted(secrets, key=len, reverse=True)
     if isinstance(value, dict):
@@ -165,7 +165,7 @@ def _checked(tools: Tools) -> list[dict[str, str]]:
 
 
 def _explained(tools: Tools, groups: list[Group]) -> Iterable[dict[str, Any]]:
-    """For each cause, yield the object that has waited longest, explained with its history."""
+    """For each cause, explain the object that has been waiting longest, with its history."""
     for group in groups[:EXPLAINED]:
         one = group.oldest
         if one.word not in nouns.nouns():

@@ -147,7 +147,7 @@ def clear() -> None:
 
 
 def can_ask() -> bool:
-    """Return True if there is a terminal at which a person can answer a question."""
+    """Return True if there is a terminal on which the user can answer a question."""
     return sys.stdin.isatty() and is_terminal()
 
 

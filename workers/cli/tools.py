@@ -159,8 +159,8 @@ class Tools:
     def publish(self, lists: Iterable[str]) -> None:
         """Notify workers that work is due in these lists.
 
-        Celery is imported here, because most commands notify no worker and the import would slow
-        their start.
+        Celery is imported here, because most commands do not notify workers and importing it would
+        slow them down.
         """
         from workers.app import make_app, publisher  # noqa: PLC0415
 
@@ -201,7 +201,7 @@ def named_object(
     given: str = "",
     further: tuple[str, ...] = (),
 ) -> tuple[str, str, str]:
-    """Return noun (`pvc`, `va`, ...), namespace and name from the arguments and `-n`.
+    """Return the noun (`pvc`, `va`, ...), namespace and name from the arguments and `-n`.
 
     Args:
         arguments: the arguments of the command.

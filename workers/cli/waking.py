@@ -21,12 +21,12 @@ class SignalWaker:
         self._reader, self._writer = socket.socketpair()
         for end in (self._reader, self._writer):
             end.settimeout(0)
-        self._wait = select.poll()  # select() takes no descriptor from 1024 on
+        self._wait = select.poll()  # select() does not accept descriptors above 1023
         self._wait.register(self._reader, select.POLLIN)
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
 
     def attach(self, hub: Any) -> None:
-        """Let this event loop wait for the socket too; calling this more than once does no harm."""
+        """Make this event loop wait for the socket too; calling this more than once is harmless."""
         hub.add_reader(self._reader, self._drain)
 
     def wait(self) -> None:

@@ -1,8 +1,8 @@
-"""`csi-fleet explain driver|class|namespace NAME`: explains why its objects wait.
+"""`csi-fleet explain driver|class|namespace NAME`: explains why its objects are waiting.
 
 The command shows a cause that blocks the whole driver, class or namespace, for example that no
-worker serves the driver. If there is no such cause, it shows the cause for which most of the
-objects wait. All waiting objects follow, grouped as in `pending`.
+worker serves the driver. If there is no such cause, it shows the cause that keeps most of the
+objects waiting. All waiting objects follow, grouped as in `pending`.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def named(arguments: tuple[str, ...]) -> tuple[str, str] | None:
 
 
 def of_driver(tools: Tools, name: str) -> Whole:
-    """Explain what blocks a driver's work, and which objects wait for it.
+    """Explain what blocks a driver's work, and list the objects that are waiting for it.
 
     Raises:
         ConfigError: the driver's name is unknown.
@@ -128,7 +128,7 @@ def of_driver(tools: Tools, name: str) -> Whole:
 
 
 def of_class(tools: Tools, name: str) -> Whole:
-    """Explain what blocks a class's claims, and which of the claims wait."""
+    """Explain what blocks a class's claims, and list the ones that are waiting."""
     try:
         storage_class = tools.kube.get_class(name)
     except NotFoundError:
@@ -179,7 +179,7 @@ def of_class(tools: Tools, name: str) -> Whole:
 
 
 def of_namespace(tools: Tools, name: str) -> Whole:
-    """Explain what blocks a namespace's claims and snapshots, and which of them wait."""
+    """Explain what blocks a namespace's claims and snapshots, and list those that are waiting."""
     groups, missed = _waiting(tools, namespace=name)
     try:
         found = tools.kube.get(paths.NAMESPACES, name)
@@ -194,7 +194,7 @@ def of_namespace(tools: Tools, name: str) -> Whole:
 
 
 def _no_namespace(tools: Tools, name: str, groups: list[Group]) -> Cause | None:
-    """Return the cause for a missing namespace; None if some of its objects still wait.
+    """Return the cause for a missing namespace; None if some of its objects are still waiting.
 
     The waiting objects have causes of their own.
     """
@@ -236,7 +236,7 @@ def _namespace_held(tools: Tools, name: str, found: JsonObject) -> Cause | None:
 
 
 def _held(tools: Tools, driver: str, controller: str = "") -> Cause | None:
-    """Return the cause that blocks all work for a driver, or all work of one controller for it."""
+    """Return the cause that blocks all work for a driver, or one controller's work for it."""
     records = tools.registry.alive()
     own = {name: one for name, one in records.items() if one.get("name") == driver}
     if not any(not controller or runs(one, controller) for one in own.values()):

@@ -1,8 +1,8 @@
 """`csi-fleet worker`: one worker process, from its flags to a clean end.
 
-The start order is that of the Go sidecars (F-010): the driver first, so that a wrong socket is
-reported before anything else, then the API server and Redis, then Celery. On SIGTERM, running
-reconciles finish, then all leases are released at once.
+It starts in the same order as the Go sidecars (F-010): it connects to the driver first, so that a
+wrong socket is reported before anything else, then to the API server and Redis, and then starts
+Celery. On SIGTERM, it finishes running reconciles and then releases all leases at once.
 """
 
 from __future__ import annotations
@@ -159,8 +159,8 @@ class WorkerProcess:
         self.context = self.make_context(means, lasting)
         by_kind = {kind.name: one for one in self.controllers for kind in one.spec.kinds}
         register(self.app, self.context, by_kind, self.periodic)
-        # Connect the drivers last: work that waits for a driver must not also wait for the rest of
-        # the startup.
+        # Connect the drivers last: work that is waiting for a driver must not also wait for the
+        # rest of the startup.
         self.connect_drivers()
 
     def make_parts(self, means: Means) -> dict[str, Any]:
@@ -280,10 +280,10 @@ class WorkerProcess:
     def loops(self) -> list[Loop]:
         """The background loops of every worker."""
         found = [
-            # How long the steps of this loop take if Redis's host drops packets: 21 s for the sweep
-            # (`workers.queue.connection`), 31 s for sending messages (`workers.app.TRANSPORT`: a
-            # timeout, then three connections) and 21 s for a stuck reconcile. Dead sentinels add
-            # about 3 s for each connection.
+            # If Redis's host drops packets, the steps of this loop take this long: 21 s for the
+            # sweep (`workers.queue.connection`), 31 s for sending messages
+            # (`workers.app.TRANSPORT`: a timeout, then three connections) and 21 s for a stuck
+            # reconcile. Dead sentinels add about 3 s for each connection.
             Loop("pump", self.pump),
             Loop("limits", self.declare_limits),
             Loop("drivers", self.follow_drivers),
@@ -330,7 +330,7 @@ class WorkerProcess:
         return TICK_SECONDS
 
     def check_live(self) -> str:
-        """Return what hangs: a loop, a reconcile, the consumer or the driver connections."""
+        """Return what is hanging: a loop, a reconcile, the consumer or the driver connections."""
         silent = links_silent_seconds()
         links = f"csi-links: no progress for {silent:.0f} s" if silent > LIMIT_SECONDS else ""
         return "; ".join(filter(None, (HEARTBEATS.check(), links)))
@@ -427,8 +427,8 @@ def has_only_sockets(settings: Settings) -> bool:
 
 def run(settings: Settings) -> int:
     """Run the command; return the exit code."""
-    # These warnings concern pickles that are loaded by root, and late acknowledgement; csi-fleet
-    # uses neither pickles nor late acknowledgement.
+    # These warnings concern pickles loaded by root, and late acknowledgement; csi-fleet uses
+    # neither pickles nor late acknowledgement.
     for one in (SecurityWarning, CPendingDeprecationWarning):
         warnings.filterwarnings("ignore", category=one)
     process = WorkerProcess(settings)

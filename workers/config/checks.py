@@ -52,8 +52,8 @@ def check(settings: Settings, values: Mapping[str, Any], flags: FlagSet) -> None
 
     Args:
         settings: the settings.
-        values: the value of every flag by name, for rules about individual flags.
-        flags: the flags, each with its bound.
+        values: the flag values, keyed by flag name, for rules about individual flags.
+        flags: the flags, each with its allowed values.
 
     Raises:
         ConfigError: a rule is broken; the first such rule is reported, in the order of

@@ -38,11 +38,11 @@ class CommandLine:
         command: the command that accepts these flags.
         program: the command, or the Go sidecar that it replaces.
         flags: all known flags.
-        values: the value of every known flag by name, with the defaults filled in.
+        values: the values of all known flags, keyed by flag name, with the defaults filled in.
         explicit: the names of the given flags.
-        texts: for each given flag, the texts that were given for it, in order.
+        texts: for each given flag, the strings that were given for it, in order.
         arguments: the arguments that are neither a flag nor a value.
-        warnings: one line for each flag that was accepted and has no effect.
+        warnings: one line for each flag that was accepted but has no effect.
     """
 
     command: Command
@@ -97,7 +97,7 @@ def usage(command: Command, flags: FlagSet, program: str = "") -> str:
         "",
     ]
     own = [flag for flag in flags.flags.values() if command in flag.commands]
-    if command in TOOLS:  # operators read this, so flags of few commands are first
+    if command in TOOLS:  # operators read this, so flags that few commands accept come first
         own = [flag for flag in own if not flag.ignored]
         own.sort(key=lambda flag: (len(flag.commands) > len(TOOLS), flag.name))
         groups = {"Flags": own}

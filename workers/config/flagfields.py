@@ -1,6 +1,6 @@
 """Connects the fields of frozen settings to flags, whose rows contain the defaults.
 
-A settings class names the row once (`setting("timeout", FLAGS)`). From the row, the field gets its
+A settings class names the row once (`setting("timeout", FLAGS)`). The row gives the field its
 default, its value on the command line, and a driver's own value in the drivers file.
 """
 
@@ -30,7 +30,7 @@ def setting(name: str, flags: Mapping[str, Flag] | Iterable[Flag]) -> Any:
 
 
 def taken(name: str, *, default: Any) -> Any:
-    """Like `setting`, for a flag of a higher package; a test compares `default` with the flag's."""
+    """Like `setting`, for a flag of a higher package; a test compares the two defaults."""
     return field(default=default, metadata={_FLAG: name})
 
 

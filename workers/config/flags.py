@@ -280,7 +280,7 @@ class Flag:
     per_driver: bool = False
 
     def problem(self, value: Any) -> str:
-        """Return what is wrong with a value, or "" if nothing is."""
+        """Return what is wrong with a value, or "" if it is valid."""
         if self.bound is None or self.bound.is_met(value):
             return ""
         return f"{self.name} must {self.bound.says}"
@@ -289,12 +289,12 @@ class Flag:
         """Read one value.
 
         Raises:
-            ValueError: the text is not a value of this kind; the message is Go's.
+            ValueError: the string is not a value of this kind; the message is Go's.
         """
         return _PARSERS[self.kind](text)
 
     def refusal(self, error: ValueError) -> str:
-        """Return why a text is refused: Go's message for upstream flags, else the valid values."""
+        """Return why a value is refused: Go's message for upstream flags, else the valid values."""
         wanted = "" if self.upstream else _WANTED.get(self.kind, "")
         if not wanted:
             return str(error)
@@ -306,7 +306,7 @@ class Flag:
         For the first value, `earlier` is None.
 
         Raises:
-            ValueError: the text is not a value of this kind, as for `parse`.
+            ValueError: the string is not a value of this kind, as for `parse`.
         """
         value = self.parse(text)
         if self.kind is Kind.STRINGS:
@@ -316,7 +316,7 @@ class Flag:
         return value
 
     def default_value(self) -> Any:
-        """Return the value of a flag that is not given; for a map, a new one on each call."""
+        """Return the value to use if the flag is not given; a map is a new object on each call."""
         if self.kind in {Kind.LABELS, Kind.GATES}:
             return {}
         return self.parse(self.default)

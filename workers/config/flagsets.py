@@ -1,9 +1,9 @@
 """The flags of a process that runs given controllers.
 
 A flag that only one of the controllers has keeps its name. If several controllers have a flag of
-the same name and the defaults are equal, the name stands for a single flag. If the defaults differ,
-each flag is prefixed with its controller's name (`--attacher-timeout`), and the bare name is
-refused with a hint. The prefixed name of every flag of a chosen controller is always accepted.
+the same name with the same default, the name means a single flag. If the defaults differ, each flag
+is prefixed with its controller's name (`--attacher-timeout`), and the bare name is refused with a
+hint. The prefixed name of every flag of a chosen controller is always accepted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class FlagSet:
         flags: the flags by the name that `--help` shows.
         aliases: the prefixed names of flags that need no prefix.
         specs: the controllers that have these flags.
-        refused: ambiguous names, each with a hint about what to write instead.
+        refused: ambiguous names, each with a hint that says what to write instead.
     """
 
     flags: Mapping[str, Flag]
@@ -69,7 +69,7 @@ class FlagSet:
         return found
 
     def common(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the engine's values, which are those of flags that belong to no controller."""
+        """Return the engine's values: those of the flags that belong to no controller."""
         return {
             name: flag.default_value() if self._is_hidden(name) else values[name]
             for name, flag in FLAGS.items()
@@ -95,7 +95,7 @@ def flag_set(specs: Sequence[Spec]) -> FlagSet:
             prefixed(spec, flag): replace(flag, name=prefixed(spec, flag)) for spec, flag in found
         }
         if name in FLAGS and not is_one:
-            flags |= with_prefix  # the bare name stays the common flag's
+            flags |= with_prefix  # the bare name still belongs to the common flag
         elif len({(flag.kind, flag.default) for _, flag in found}) == 1:
             commands = frozenset[Any]().union(*(flag.commands for _, flag in found))
             flags[name] = replace(found[0][1], commands=commands)

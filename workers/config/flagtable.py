@@ -3,7 +3,7 @@
 Names, defaults and meanings of the first table are upstream's (F- rules, section 2.1). An upstream
 flag that csi-fleet does not need is accepted with a warning. A row is all that a new flag needs for
 parsing, `--help` and docs/flags.md; docs/architecture.md describes where its field belongs. Flags
-of individual controllers are defined next to their settings; `flagsets` combines them with this
+of individual controllers are defined alongside their settings; `flagsets` combines them with this
 table.
 
 Source: csi-lib-utils standardflags, component-base logs/api/v1.

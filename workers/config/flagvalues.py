@@ -1,6 +1,6 @@
 """Parses flag values as Go programs do, with one pure function per kind of value.
 
-Every function raises `ValueError` with the message of Go's own parser, because people search for
+Every function raises `ValueError` with the message of Go's own parser, because users search for
 that message. The grammars are those of strconv, time and component-base, not Python's: `1h30m` is a
 duration, `t` is true, `0x10` is sixteen and ` 1` is an error.
 """
@@ -42,7 +42,7 @@ def parse_bool(text: str) -> bool:
     """Read a boolean as strconv.ParseBool does.
 
     Raises:
-        ValueError: the text is not one of 1 t T TRUE true True 0 f F FALSE false False.
+        ValueError: the string is not one of 1 t T TRUE true True 0 f F FALSE false False.
     """
     if text in _TRUE:
         return True
@@ -88,7 +88,7 @@ def parse_int(text: str) -> int:
     """Read a signed integer as strconv.ParseInt(text, 0, 64) does: `10`, `0x1f`, `017`, `1_000`.
 
     Raises:
-        ValueError: the text is not an integer, or does not fit in 64 bits.
+        ValueError: the string is not an integer, or does not fit in 64 bits.
     """
     return _integer("ParseInt", text, -(2**63), _INT64_MAX)
 
@@ -97,7 +97,7 @@ def parse_uint(text: str) -> int:
     """Read an unsigned integer as strconv.ParseUint(text, 0, 64) does.
 
     Raises:
-        ValueError: the text has a sign, is not an integer, or does not fit in 64 bits.
+        ValueError: the string has a sign, is not an integer, or does not fit in 64 bits.
     """
     if text[:1] in {"+", "-"}:
         raise ValueError(f'strconv.ParseUint: parsing "{text}": invalid syntax')
@@ -108,7 +108,7 @@ def parse_float(text: str) -> float:
     """Read a decimal number, such as `5`, `2.5` or `1e3`.
 
     Raises:
-        ValueError: the text is not a decimal number. Go's `inf`, `nan` and hexadecimal floats
+        ValueError: the string is not a decimal number. Go's `inf`, `nan` and hexadecimal floats
             are refused, because no flag needs them.
     """
     if not _DECIMAL.fullmatch(text):
@@ -120,7 +120,7 @@ def parse_labels(text: str) -> dict[str, str]:
     """Read `k1:v1,k2:v2` (`--leader-election-labels`).
 
     Raises:
-        ValueError: an item does not have exactly one colon, or the text is empty.
+        ValueError: an item does not have exactly one colon, or the string is empty.
     """
     labels: dict[str, str] = {}
     for item in text.split(","):
@@ -171,7 +171,7 @@ def parse_quantity(text: str) -> str:
     """Check a Kubernetes quantity such as `0`, `512` or `4Ki` and return it unchanged.
 
     Raises:
-        ValueError: the text is not a quantity.
+        ValueError: the string is not a quantity.
     """
     if not _QUANTITY.fullmatch(text):
         raise ValueError(

@@ -1,8 +1,7 @@
 """The feature gates, and which of them are on.
 
-A `FeatureGates` object is immutable; discovery at startup returns a new one. Gates that come only
-from the API-server library that upstream links are accepted and have no effect. Spec: F-003, P-700,
-P-703.
+A `FeatureGates` object is immutable; discovery at startup returns a new one. Gates that upstream
+gets only from the API server library are accepted but have no effect. Spec: F-003, P-700, P-703.
 """
 
 from __future__ import annotations
@@ -127,8 +126,8 @@ def build_gates(
         specs: the gates of all controllers that run.
 
     Raises:
-        ConfigError: a name is not the name of a gate. The exit code is 255, because upstream
-            treats this as fatal.
+        ConfigError: there is no gate with one of these names. The exit code is 255, because
+            upstream treats this as fatal.
     """
     values = gate_values(requested, list({s.name: s for s in (*KNOWN_GATES, *specs)}.values()))
     stages = {spec.name: spec.stage for spec in specs}

@@ -1,8 +1,9 @@
 """Builds the settings of a process, as one frozen value, from the flags and the environment.
 
-Flag names, defaults and meanings are csi-provisioner's (F- rules), plus our own; `flagtable` lists
-them, and `settings` defines the result. Nothing here opens a connection. The only files that are
-read are the service account's namespace and the password and key files that flags name.
+Most flag names, defaults and meanings are csi-provisioner's (F- rules); some flags are our own;
+`flagtable` lists them, and `settings` defines the result. Nothing here opens a connection. The only
+files that are read are the service account's namespace and the password and key files that flags
+name.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ FLAG_FIRST: Final = TOOLS | {Command.RUN}
 
 DEFAULT_CONTROLLERS: Final = FLAGS["controllers"].default
 
-# The largest default number of threads per worker process: idle threads are cheap, but if more than
-# this many threads run, they only wait for the interpreter lock.
+# The largest default number of threads per worker process: idle threads are cheap, but any further
+# running threads would only wait for the interpreter lock.
 MAX_DEFAULT_CONCURRENCY: Final = 64
 
 # More worker processes than this on one host do not help, because the API server is then the limit.
@@ -70,8 +71,8 @@ def parse(
         argv: the arguments after the command.
         environ: the environment variables; nothing else of the process is read.
         namespace_file: the file that contains the service account's namespace.
-        program: the Go sidecar whose arguments these are; they then mean the same as in that
-            sidecar.
+        program: the Go sidecar that these arguments were written for; they have the same meaning as
+            there.
 
     Raises:
         ConfigError: the settings are invalid. The message is one line, and the exit code is
@@ -118,7 +119,7 @@ def usage(command: Command, controllers: str = DEFAULT_CONTROLLERS) -> str:
 
 
 def controllers_of(argv: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Return the value of `--controllers`, which decides which other flags exist."""
+    """Return the value of `--controllers`, which determines which other flags exist."""
     flag = FLAGS["controllers"]
     found = environ.get(flag.env) or flag.default
     for index, argument in enumerate(argv):
@@ -167,7 +168,7 @@ def _parts(
 
 
 def _resync_seconds(line: CommandLine, values: Mapping[str, Any], specs: Sequence[Spec]) -> float:
-    """Return the period of the common resync, which is the shortest one given; 0 for no resync.
+    """Return the period of the common resync, the shortest one given; 0 for no resync.
 
     csi-attacher's flag is `--resync` (A-100); each flag can be prefixed with its controller's name.
     """
@@ -193,8 +194,8 @@ def _gates_of(specs: Sequence[Spec]) -> tuple[GateSpec, ...]:
 def _check_gates(requested: Mapping[str, bool], specs: Sequence[Spec]) -> None:
     """Refuse a gate that no controller has (A-101).
 
-    If the provisioner runs, such a gate only causes a warning, because manifests that are in use
-    name gates that upstream has dropped.
+    If the provisioner runs, such a gate only causes a warning, because manifests in use still name
+    gates that upstream has dropped.
 
     Raises:
         ConfigError: a gate is refused; the exit code is 1.
@@ -221,7 +222,7 @@ def _read_environment(line: CommandLine, environ: Mapping[str, str]) -> None:
 
 
 def _own_namespace(environ: Mapping[str, str], namespace_file: Path) -> str:
-    """Return this pod's namespace: POD_NAMESPACE, the service account's namespace or `default`."""
+    """Return this pod's namespace: POD_NAMESPACE, else the service account's, else `default`."""
     if environ.get("POD_NAMESPACE"):
         return environ["POD_NAMESPACE"]
     try:

@@ -91,7 +91,8 @@ def check_place(url: str) -> None:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError:
-        # The original error message shows the host, which may be the start of a password.
+        # The original error message shows the host, but a password may have been parsed as the
+        # host.
         raise ValueError(f"the host or the port is malformed; {_ESCAPES}") from None
     database = parts.path.removeprefix("/")
     if parts.scheme == "unix":

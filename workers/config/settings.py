@@ -268,10 +268,10 @@ class RedisSettings:
     """True if a password may be sent over a connection without TLS."""
 
     def for_celery(self) -> RedisSettings:
-        """Return the settings for Celery's connection, with its user in k8s/base/redis/users.acl.
+        """Return the settings for Celery's connection, which has its own user in users.acl.
 
-        Celery writes to any list that a message names, so its user has no access to csi-fleet's
-        keys.
+        Celery writes to any list that a message names, so its user (k8s/base/redis/users.acl) has
+        no access to csi-fleet's keys.
         """
         component, dot, driver = self.username.partition(".")
         shipped = CELERY_USERS.get(component, component) + dot + driver

@@ -1,4 +1,4 @@
-"""Test kit for authors: checks what the provisioner requires of a CSI driver or a plug-in.
+"""Test kit for authors: checks that a driver or plug-in does what the provisioner requires.
 
 ```
 from workers.conformance.plugin import check_provisioner        # a plug-in, in process

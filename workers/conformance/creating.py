@@ -55,7 +55,7 @@ def answer(subject: Subject) -> None:
 
 
 def too_big(subject: Subject) -> None:
-    """A request for a huge size is not answered with a smaller volume."""
+    """A request for a huge size does not return a smaller volume."""
     name = subject.name()
     try:
         volume = subject.create(name, capacity_range=csi.CapacityRange(required_bytes=TOO_BIG))

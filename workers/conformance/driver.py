@@ -31,7 +31,7 @@ def check_driver(
     """Run all checks on a driver; everything that the checks create is deleted.
 
     Args:
-        client: a connected client of the driver; nothing else should use the storage system in
+        client: a connected client of the driver; nothing else should be using the storage system in
             the meantime.
         parameters: the parameters of the StorageClass.
         secrets: the data of the provisioner secret.

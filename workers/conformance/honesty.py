@@ -64,7 +64,7 @@ CALLS: Final[dict[str, tuple[str, type[Message], type[Message]]]] = {
 
 
 def identity(subject: Subject) -> None:
-    """The driver reports a valid name, a version and that it is ready."""
+    """The driver reports a valid name and a version, and that it is ready."""
     name, version = subject.client.plugin_info()
     if len(name) > MAX_NAME or not _NAME.fullmatch(name):
         raise Broken(f"driver name {name!r} is not a domain name of at most {MAX_NAME} characters")

@@ -1,4 +1,4 @@
-"""The report of a run: what was checked and what fails, with texts for the driver's author."""
+"""The report of a run: what was checked and what failed, explained for the driver's author."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from csi_client.client import CsiClient
 
 GIB: Final = 2**30
-# The status codes after which a caller only has to retry.
+# The status codes after which a caller simply has to retry.
 TRY_AGAIN: Final = frozenset(
     {errors.ABORTED, errors.UNAVAILABLE, errors.DEADLINE_EXCEEDED, errors.CANCELLED}
 )

@@ -1,1 +1,1 @@
-"""One folder per controller: what the controller watches, decides and does."""
+"""One folder per controller: what the controller watches, how it decides, and what it does."""

@@ -41,7 +41,7 @@ ALL: Final = "all"
 
 
 def choose(text: str) -> tuple[Spec, ...]:
-    """Return the controllers that a `--controllers` value (`a,b` or `all`) names, with their parts.
+    """Return the controllers, with their parts, that `--controllers` (`a,b` or `all`) names.
 
     Raises:
         ConfigError: a name is unknown, or no name is given.

@@ -1,4 +1,4 @@
-"""Custom provisioners: the names that an author imports.
+"""Custom provisioners: the names for an author to import.
 
 ```
 from workers.custom import Provisioner, ProvisionOptions, ProvisionResult, ProvisionError, State

@@ -2,9 +2,9 @@
 
 It is the interface of sig-storage-lib-external-provisioner v13 in Python (L-100, L-101). Methods
 are plain functions that may block for minutes: each call runs in its own thread, under a lease that
-the process renews. A method can run twice for one volume (after a lost answer or the death of a
-process), even in a different process. So `provision` must be idempotent by `pv_name`, and `delete`
-by volume.
+the process renews. A method can run twice for one volume, even in a different process, if a
+response is lost or a process dies. So `provision` must be idempotent by `pv_name`, and `delete` by
+volume.
 
 Source: sig-storage-lib-external-provisioner, controller/volume.go and controller/controller.go.
 """
@@ -43,14 +43,13 @@ class Options:
         add_finalizer: True to protect PVs with the deletion finalizer, so that when a user
             deletes a PV, its volume is also deleted from the storage system; otherwise the
             volume is kept there (L-072).
-        failed_provision_threshold: the number of failures after which a claim is no longer
-            retried with back-off, but only at each change and each resync (L-016); 0 for no
-            limit.
+        failed_provision_threshold: the number of failures after which a claim is retried only at
+            each change and each resync, no longer with back-off (L-016); 0 for no limit.
         failed_delete_threshold: the same limit for the deletion of a volume.
         volume_store: see `VolumeStore`. The library's default is BACKOFF; with QUEUE, no volume
             is lost.
-        save_attempts: for BACKOFF, the number of attempts to save a PV, and then to delete its
-            volume.
+        save_attempts: for BACKOFF, how often to try to save a PV, and then how often to try to
+            delete its volume.
         save_interval_seconds: for BACKOFF, the time between two attempts.
     """
 
@@ -108,7 +107,7 @@ class ProvisionError(Exception):
     """Raised by `provision` if it failed; any other exception counts as State.BACKGROUND.
 
     Args:
-        message: the text for the claim's event: what failed and what to do. No secrets.
+        message: the message of the claim's event: what failed and what to do. No secrets.
         state: what the storage system may be doing now. FINISHED: nothing, and no volume
             exists. BACKGROUND: it may still create the volume, so the claim is retried until
             the result is known, even if the user deletes the claim. NO_CHANGE: the same as
@@ -130,7 +129,7 @@ class Ignored(Exception):  # noqa: N818 - the library's name for it, and not an 
     """The claim or volume does not belong to this provisioner: no event, no retry (L-044).
 
     Args:
-        reason: the text for the log.
+        reason: the reason, for the log.
     """
 
     def __init__(self, reason: str) -> None:
@@ -139,12 +138,11 @@ class Ignored(Exception):  # noqa: N818 - the library's name for it, and not an 
 
 
 class Provisioner(Protocol):
-    """The interface of a plug-in, which may inherit from this class or only have the same members.
+    """The interface of a plug-in. It may inherit from this class or simply have the same members.
 
     The optional members are the same as in the library: `options: Options`;
     `should_provision(claim) -> bool` (Qualifier), called before anything else;
-    `should_delete(volume) -> bool` (DeletionGuard); `supports_block() -> bool`, which counts as
-    False if absent.
+    `should_delete(volume) -> bool` (DeletionGuard); `supports_block() -> bool` (False if absent).
     """
 
     name: str

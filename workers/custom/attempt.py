@@ -64,8 +64,8 @@ class CustomAttempt(RecordedAttempt[ProvisionOptions, ProvisionResult]):
     def call(self, prepared: ProvisionOptions) -> ProvisionResult:
         """Call `provision` and classify its exceptions (L-101).
 
-        An unexpected exception counts as BACKGROUND, because the state of the storage system is
-        then unknown.
+        An unexpected exception counts as BACKGROUND, because it leaves the state of the storage
+        system unknown.
         """
         with self.copied_when_slow():
             try:
@@ -73,7 +73,8 @@ class CustomAttempt(RecordedAttempt[ProvisionOptions, ProvisionResult]):
             except Ignored as ignored:
                 raise IgnoredError(ignored.reason) from None
             except ProvisionError as error:
-                # The author's subclass may have set these attributes to wrong types, or not at all.
+                # The author's subclass may have given these attributes the wrong types, or not set
+                # them at all.
                 state = getattr(error, "state", None)
                 state = state if isinstance(state, State) else State.BACKGROUND
                 code = getattr(error, "code", None)
@@ -132,7 +133,7 @@ class CustomAttempt(RecordedAttempt[ProvisionOptions, ProvisionResult]):
 
 
 def describe(error: Exception) -> str:
-    """Return the author's message or, if there is none, the exception's class and text."""
+    """Return the author's message or, if there is none, the exception's class and message."""
     words = getattr(error, "message", None)
     if words and isinstance(words, str):
         return words

@@ -40,7 +40,7 @@ class CustomBackend:
         return self.options.add_finalizer
 
     def threshold(self, kind: str) -> int:
-        """Return the number of failures after which a key of that kind is not retried (L-016)."""
+        """Return the number of failures after which keys of that kind are not retried (L-016)."""
         return {
             "claims": self.options.failed_provision_threshold,
             "volumes": self.options.failed_delete_threshold,
@@ -49,12 +49,12 @@ class CustomBackend:
     def should_provision(
         self, work: ClaimWork, claim: JsonObject, storage_class: JsonObject | None
     ) -> Outcome | None:
-        """Decide whether to provision, by the plug-in's Qualifier and then by its block support.
+        """Decide whether to provision: check the plug-in's Qualifier, then its block support.
 
         The steps are those of L-022 and of L-040 step 3.
 
         Returns:
-            None if the claim is to be provisioned, otherwise the outcome.
+            None if the claim should be provisioned, otherwise the outcome.
         """
         qualifier = getattr(self.provisioner, "should_provision", None)
         is_bound = bool((claim.get("spec") or {}).get("volumeName"))
@@ -97,7 +97,7 @@ class CustomBackend:
         return saving.save(work, claim, volume, live)
 
     def resume(self, work: ClaimWork, volume: JsonObject, live: JsonObject | None) -> Outcome:
-        """Resume saving a PV that was left over from an earlier reconcile."""
+        """Resume saving a PV that an earlier reconcile did not manage to save."""
         return self.save(work, saving.claim_of(volume, live), volume, live)
 
     def is_guard_willing(self, volume: JsonObject) -> bool:

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class NoSocket(CsiClient):
-    """Replaces a CSI driver's client, because a plug-in has no connection that could be lost."""
+    """Takes the place of a CSI driver's client: a plug-in has no connection that could be lost."""
 
-    def __init__(self) -> None:  # does not call the base's constructor, which opens a channel
+    def __init__(self) -> None:  # does not call the base constructor, which would open a channel
         self.address = "in process"
 
     @property
@@ -62,8 +62,8 @@ def custom_driver(provisioner: Provisioner, settings: Settings) -> CustomDriver:
     """Create the driver object for a plug-in.
 
     Raises:
-        ConfigError: the plug-in lacks a name or a method, its options are invalid, or csi-fleet
-            runs in node deployment.
+        ConfigError: the plug-in has no name or lacks a method, its options are invalid, or
+            csi-fleet is running in node deployment.
     """
     name = getattr(provisioner, "name", "")
     kind = type(provisioner).__name__

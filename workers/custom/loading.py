@@ -30,7 +30,8 @@ def load(reference: str) -> Provisioner:
     """Find and create one provisioner.
 
     Raises:
-        ConfigError: the provisioner is not found or cannot be created; the text gives the reason.
+        ConfigError: the provisioner is not found or cannot be created; the message gives the
+            reason.
     """
     found = _attribute(reference) if ":" in reference else _entry_point(reference)
     if not isinstance(found, type) and hasattr(found, "provision"):

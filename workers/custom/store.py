@@ -1,10 +1,10 @@
 """The backoff store, which deletes a volume if its PV cannot be saved (L-081).
 
 The library sleeps in its worker thread. Here, each attempt is one reconcile of the claim's key, and
-the key waits for the interval between two attempts. The progress is stored in the volume's intent:
+between two attempts the key waits for the interval. The progress is stored in the volume's intent:
 `{"saves": number of failed saves, "deletes": number of failed deletions, "due": earliest time of
-the next attempt, "error": text of the last failed save}`. So no thread is blocked, and if a process
-dies, another process continues.
+the next attempt, "error": message of the last failed save}`. So no thread is blocked, and if a
+process dies, another process continues.
 """
 
 from __future__ import annotations

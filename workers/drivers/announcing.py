@@ -1,4 +1,4 @@
-"""Announces the drivers of this process in Redis: queue limits, driver records and controllers.
+"""Announces this process's drivers in Redis: queue limits, driver records and controllers.
 
 Limits are declared first, so that no key is admitted without a limit. Work that belongs to no
 driver is announced as if it belonged to a driver without a name.
@@ -54,7 +54,7 @@ class Announcing:
         return f"{queue_name}{APART}{'+'.join(names)}"
 
     def record(self, driver: Driver) -> dict[str, Any]:
-        """Return the driver's public record, which names the controllers that serve it here."""
+        """Return the driver's public record, including the controllers that serve it here."""
         record = driver.record()
         for one in self._controllers:
             if isinstance(one, TellsOfDrivers):

@@ -1,8 +1,8 @@
 """Follows the drivers file: changes take effect within a second, and a faulty file is ignored.
 
-Changes are detected by content and not by file time, because a mounted ConfigMap is a chain of
-symbolic links that is swapped under the same name. The TLS files that the drivers file names count
-as content too, so a renewed certificate leads to a new connection.
+Changes are detected by content, not by file time, because Kubernetes replaces a mounted ConfigMap
+by swapping symbolic links under the same name. The TLS files that the drivers file names count as
+content too, so a renewed certificate causes a new connection.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Central:
         """Read the file for the first time.
 
         Raises:
-            ConfigError: the file is unusable, and there is no earlier good file to keep.
+            ConfigError: the file is unusable, and there is no earlier valid file to keep.
         """
         self._seen = self._stamp()
         self._fleet.apply(self._read())
@@ -83,7 +83,7 @@ class Central:
         return POLL_SECONDS
 
     def _stamp(self) -> str:
-        """Return a digest of the files and of the TLS files that they named when last parsed."""
+        """Return a digest of the files and of the TLS files that they last named."""
         digest = hashlib.sha256()
         for path, text in read_texts(self._path).items():
             digest.update(hashlib.sha256(str(path).encode()).digest())
@@ -111,7 +111,7 @@ class Central:
 def _digest(file: Path) -> bytes:
     """Return a digest of the file's content, or the error if the file is unreadable.
 
-    Because the error takes the place of the content, a file that appears later counts as a change.
+    The error takes the place of the content, so a file that appears later counts as a change.
     """
     try:
         return hashlib.sha256(file.read_bytes()).digest()

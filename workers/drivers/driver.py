@@ -32,9 +32,9 @@ class Driver:
     """A driver after its handshake.
 
     Attributes:
-        name: the name from GetPluginInfo, which is the provisioner name everywhere.
-        queue_name: the name of the driver's queues, which is also a part of the driver's keys:
-            `name`, or `name@<node>` in node deployment.
+        name: the name from GetPluginInfo, which is used as the provisioner name everywhere.
+        queue_name: the name of the driver's queues: `name`, or `name@<node>` in node deployment. It
+            is also part of the driver's keys.
         in_tree_name: the in-tree plugin that the driver replaces; None if there is none (P-009).
         identity: the value of the identity volume attribute (P-010).
         node_segments: the accessible topology of the local node; None outside node deployment.
@@ -43,7 +43,7 @@ class Driver:
         class_timeouts: the timeouts in seconds, by storage class and operation.
         limits: the number of concurrent calls by operation, from the drivers file.
         limits_per_node: the number of concurrent calls for one node, by operation.
-        told: the driver's answers to the additional calls of `Spec.asks`, by call.
+        told: the driver's responses to the additional calls in `Spec.asks`, by call.
     """
 
     name: str
@@ -82,7 +82,7 @@ class Driver:
         return self.timeouts.get(operation) if by_class is None else by_class
 
     def per_node(self, operation: str) -> int:
-        """Return how many calls may run at once for one node; 0 means any number."""
+        """Return how many calls for one node may run at once; 0 means any number."""
         return self.limits_per_node.get(operation, 0)
 
     def supports(self, capability: str) -> bool:
@@ -91,7 +91,7 @@ class Driver:
 
     @property
     def node_capabilities(self) -> frozenset[str]:
-        """The capabilities of the driver's node service, if the same socket serves it (R-003)."""
+        """The capabilities of the driver's node service, if it is on the same socket (R-003)."""
         return self.told.get("node_capabilities", frozenset())
 
     @property

@@ -4,7 +4,7 @@
 defaults:                            # optional; for every driver below
   timeouts: {create: 30s}
 drivers:
-  - name: fast.csi.example.org       # checked against the driver's own answer
+  - name: fast.csi.example.org       # checked against the driver's own response
     endpoint: unix:///run/csi/fast.sock
   - name: array.csi.example.org
     endpoint: array.storage.svc:9000
@@ -70,16 +70,16 @@ class DriverSpec:
 
     Attributes:
         name: the name that GetPluginInfo must return; "" accepts any name (`--csi-address`).
-        pool: only workers with this `--drivers-pool` serve the driver; if it is "", only
-            workers without the flag do.
+        pool: only workers with this `--drivers-pool` serve the driver; if "", only workers without
+            the flag do.
         timeouts: the timeouts in seconds by operation (`create`, `delete`, `capacity`).
         class_timeouts: the timeouts in seconds, by storage class and operation.
         limits: the limits by operation; missing limits are taken from the flags.
         limits_per_node: the number of concurrent calls for one node, by operation.
         flags: the parsed values of the provisioner's flags, by flag name.
         controller_flags: the parsed flags of the other controllers, by controller name.
-        threads: the largest number of a worker's threads that may work for this driver at the
-            same time; None means a fair share.
+        threads: how many of a worker's threads may work for this driver at the same time; None
+            means a fair share.
         is_one_replica: True if all workers must use the same address when the host resolves to
             several.
         allow_tcp: False for a driver in the same pod (`--csi-address`).
@@ -103,7 +103,7 @@ class DriverSpec:
 
     @property
     def connection(self) -> tuple[object, ...]:
-        """The settings for which a change requires a new connection."""
+        """The settings that require a new connection if they change."""
         return (
             *(self.name, self.endpoint, self.tls, self.tls_stamp, self.is_one_replica),
             *(self.timeouts, self.flags, self.controller_flags),
@@ -120,7 +120,7 @@ class DriverSpec:
         )
 
     def _controllers(self, base: Settings) -> dict[str, Any]:
-        """Return the settings of controllers that run here and have values in the file."""
+        """Return the settings of the controllers that run here and have values in the file."""
         return {
             spec.name: spec.read_settings(
                 {**base.values[spec.name], **self.controller_flags[spec.name]}
@@ -134,9 +134,9 @@ class DriverSpec:
         return {RPCS[name]: seconds for name, seconds in self.timeouts.items()}
 
     def hold_seconds(self, kind: Kind, limits: LaneLimits, base: Settings) -> float:
-        """Return how long to wait for the open call of a worker that died.
+        """Return how long to wait for a dead worker's open call.
 
-        The result is 0 unless only one call may run at a time.
+        The result is 0 if more than one call may run at a time.
         """
         is_asked_for = any(name in self.limits or name not in READING for name in kind.operations)
         if not is_asked_for or 1 not in {limits.concurrency, limits.total}:
@@ -302,7 +302,7 @@ def _truth(entry: Entry) -> bool:
 
 
 def _common(fields: dict[str, Entry], spec: DriverSpec) -> DriverSpec:
-    """Read the fields that `defaults` can have too; a driver's values override the defaults."""
+    """Read the fields that are also allowed in `defaults`; a driver's own values take precedence."""
     if "timeouts" in fields:
         spec = replace(spec, timeouts={**spec.timeouts, **_timeouts(fields["timeouts"])})
     if "limits" in fields:

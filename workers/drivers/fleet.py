@@ -1,13 +1,13 @@
 """Connects and announces the drivers that this process serves, and handles lost sockets.
 
 If a socket is lost, the process keeps running and no claim fails. The process stops fetching the
-driver's messages; when no process is connected any more, the driver's queues are paused. The
-driver's keys then wait without back-off or events, and are processed one after another after a new
-handshake (S-020, F-017).
+driver's messages; once no process is connected, the driver's queues are paused. The driver's keys
+then wait without back-off or events, and are processed one after another after a new handshake
+(S-020, F-017).
 
 As in upstream, sidecar drivers (`--csi-address`) must be reachable at startup. Drivers in the
 drivers file are connected in the background and follow changes of the file. One thread follows all
-drivers. Handshakes, which may hang, run in small pools, however many drivers there are.
+drivers. Handshakes may hang, so they run in small thread pools, however many drivers there are.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class Fleet:
     Args:
         observer: called after each CSI call with the driver's name, the method, the status and
             the duration in seconds.
-        shared: reports to all workers which drivers are connected; with None, no queue is
-            paused (in tests).
-        consumers: decides which drivers' messages this process fetches.
+        shared: reports to all workers which drivers are connected; if None, no queue is paused (in
+            tests).
+        consumers: controls which drivers' messages this process fetches.
         controllers: the controllers of this process.
         make_client: creates a driver's client.
     """
@@ -97,8 +97,7 @@ class Fleet:
         self._lock = threading.Lock()
         self._renewed = float("-inf")
         self._pool = ThreadPoolExecutor(HANDSHAKE_THREADS, thread_name_prefix="handshake")
-        # Drivers whose last handshake failed use this pool, so that they do not delay healthy
-        # drivers.
+        # Drivers use this pool after a failed handshake, so that they do not delay healthy drivers.
         self._patient = ThreadPoolExecutor(PATIENT_THREADS, thread_name_prefix="patient")
 
     def driver_of(self, queue_name: str) -> Driver | None:
@@ -111,7 +110,7 @@ class Fleet:
         return [known[name] for name in sorted(known)]
 
     def connections(self) -> dict[str, bool]:
-        """Return, by driver name, whether the driver is being served.
+        """Return for each driver name whether the driver is being served.
 
         Drivers that have never answered are included if their name is known.
         """
@@ -137,7 +136,7 @@ class Fleet:
         """Connect every `--csi-address` and complete the handshakes (P-001 to P-010).
 
         Raises:
-            ConfigError: a connection or handshake failed; the text and exit code are upstream's.
+            ConfigError: a connection or handshake failed; the message and exit code are upstream's.
         """
         addresses = self._settings.driver.csi_addresses
         with ThreadPoolExecutor(max_workers=max(1, len(addresses))) as pool:
@@ -207,7 +206,7 @@ class Fleet:
                 self._links[link.spec.endpoint] = link
 
     def _open_new(self, specs: dict[str, DriverSpec], current: dict[str, Link]) -> dict[str, Link]:
-        """Open the missing connections that the specs need; if one fails, open none."""
+        """Open the connections that the specs need and do not have; if one fails, open none."""
         opened: dict[str, Link] = {}
         problems = []
         beside = {link.spec.endpoint for link in self._links.values() if not link.spec.name}
@@ -278,14 +277,14 @@ class Fleet:
                 self.follow(link, queue, registry)
 
     def follow(self, link: Link, queue: WorkQueue, registry: DriverRegistry) -> None:
-        """Move one link to its next state: lost, connected, in handshake or served."""
+        """Move one link to its next state: lost, connected, shaking hands or served."""
         client = link.client
         is_connected, losses = client.is_connected, client.connection_losses
         if link.is_served:
             if is_connected and losses == link.losses:
                 if client.is_tcp:
                     self._prove(link)
-                return  # the usual case; must be cheap, as all drivers are checked twice a second
+                return  # the usual case; it must be cheap: it runs twice a second
             self._lose(link)
         if link.shaking is not None:
             if link.shaking.done():
@@ -301,8 +300,8 @@ class Fleet:
         """Probe a TCP connection that has been silent for `PROVE_SECONDS`.
 
         After a power loss or behind a NAT, a dead connection can accept data without an error. The
-        probe finds and replaces such a connection, so that no call for a claim has to run into its
-        timeout first.
+        probe finds and replaces such a connection, so that no call for a claim has to time out
+        first.
         """
         now = time.monotonic()
         is_under_way = link.proving is not None and not link.proving.done()
@@ -317,7 +316,7 @@ class Fleet:
             is_mended = link.client.mend(PROBE_SECONDS)
             if not is_mended and link.client.answered_at == answered_at:
                 link.seek(is_connected=False)
-        except CsiAddressError as error:  # certificates that cannot be read, for example
+        except CsiAddressError as error:  # for example, certificates that cannot be read
             _log.warning("could not retry the connection to a driver", driver=link.name, err=error)
             return False
         if is_mended:
@@ -362,7 +361,7 @@ class Fleet:
             self._seats[driver.queue_name] = spec.threads
 
     def _seen(self, link: Link, talk: Callable[[], T]) -> T:
-        """Run `talk`, which calls the driver; if it hangs, the liveness check notices this."""
+        """Run `talk`, which calls the driver; the liveness check notices if it hangs."""
         seconds = LIMIT_SECONDS + TALK_CALLS * link.longest_call
         with HEARTBEATS.during(f"driver {link.name}", seconds):
             return talk()
@@ -395,7 +394,7 @@ class Fleet:
             _log.warning("reconnected to the driver", driver=driver.name)
 
     def _resume(self, link: Link, driver: Driver) -> bool:
-        """Report the connection; return False if the workers call another replica of the driver."""
+        """Report the connection; return False if the workers are calling another replica."""
         if self._shared is not None:
             since, place = suspend_aware_clock(), link.place
             verdict = self._shared.back(driver.queue_name, REGISTRATION_TTL_SECONDS, place)
@@ -409,7 +408,7 @@ class Fleet:
     def _obey(self, link: Link, verdict: Verdict, asked: Place, since: float) -> bool:
         """Allow or forbid calls to the replica; return True if they are allowed.
 
-        `verdict` is Redis's answer about the replica `asked`, and `since` is when Redis was asked.
+        `verdict` is the Redis reply about the replica `asked`; `since` is the time of the request.
         """
         replica = link.client.replica
         if replica is None:
@@ -494,7 +493,7 @@ class Fleet:
                     link.client.replica.renew(since, REGISTRATION_TTL_SECONDS)
 
     def _record(self, driver: Driver) -> str | bytes:
-        """Return the driver's record as text; cached, because only a new handshake changes it."""
+        """Return the driver's record as a string; cached until there is a new handshake."""
         known = self._records.get(driver.queue_name)
         if known is None or known[0] is not driver:
             known = self._records[driver.queue_name] = (

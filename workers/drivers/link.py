@@ -1,4 +1,4 @@
-"""One driver's connection in this process, from the first handshake to loss and reconnection."""
+"""One driver's connection in this process: handshakes, loss and reconnection."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Link:
         shaking: the handshake in progress, in another thread.
         has_failed: whether the last handshake failed; if so, the next one uses the pool for
             failing drivers.
-        proving: the check in progress that shows whether the connection is dead.
+        proving: the check in progress of whether the connection is dead.
     """
 
     spec: DriverSpec
@@ -87,7 +87,7 @@ class Link:
         return Place(replica.address, replica.open_seconds(), longest)
 
     def seek(self, *, is_connected: bool) -> bool:
-        """Move to the replica that all workers call; without a connection, to the next replica.
+        """Move to the replica that all workers call or, without a connection, to the next replica.
 
         Return True if the address changed. This blocks while the host name is resolved.
         """
@@ -110,7 +110,7 @@ class Link:
 
     @cached_property
     def longest_call(self) -> float:
-        """The longest timeout of any call of the driver, in seconds; cached for frequent reads."""
+        """The longest timeout of any call to the driver, in seconds; cached for frequent reads."""
         return self.spec.longest_call(self.settings)
 
     def change(self, spec: DriverSpec) -> None:
@@ -122,8 +122,8 @@ class Link:
         """Probe the driver and complete the handshake; this runs in a separate thread.
 
         Raises:
-            ConfigError: the driver is not ready, a different driver answers, or a call failed.
-                The text is one line.
+            ConfigError: the driver is not ready, a different driver answers, or a call failed. The
+                message is one line.
         """
         if self.seek(is_connected=True):
             raise ConfigError(
@@ -180,7 +180,7 @@ def _replica(spec: DriverSpec) -> Replica | None:
 
 
 def tls_trouble(spec: DriverSpec) -> str:
-    """Return why TLS fails and the remedy; "" if TLS is not the problem.
+    """Return why TLS fails, and the remedy; "" if TLS is not the problem.
 
     This blocks for up to about 5 s.
     """

@@ -1,4 +1,4 @@
-"""Maps operations, the names used for limits and timeouts, to gRPC methods.
+"""Maps operations (the names used for limits and timeouts) to gRPC methods.
 
 The drivers file, `pause` and the pace of a driver use operations (`create`, `attach`), whereas gRPC
 uses methods. Each kind of key lists its operations (`Kind.operations`).

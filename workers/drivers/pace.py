@@ -1,14 +1,14 @@
 """Limits the rate of a driver's calls, and runs fewer at once if the driver reports throttling.
 
-A failed call does not delay other calls: only the call's own key is retried with back-off, because
-other parts of the driver's storage system may work. Only two results affect more than their own
+A failed call does not delay other calls: only its own key is retried with back-off, because other
+parts of the driver's storage system may be working. Only two results affect more than their own
 call:
 
 - The connection is lost: the key waits (`DriverAway`), and no failure is counted.
-- The error text reports throttling: the limit of the queue is halved.
+- The error message reports throttling: the limit of the queue is halved.
 
 Aborted is ignored, because in CSI it means "a call for this volume is pending". ResourceExhausted
-without a text about throttling means that one storage pool is full.
+without a message about throttling means that one storage pool is full.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class SharedPace(Pace):
 
     def failed(self, operation: str, error: CsiError) -> None:
         """Halve the limit of the queue if the error reports throttling."""
-        # Aborted is ignored: its text contains volume names, and a name may match by chance.
+        # Aborted is ignored: its message contains volume names, and a name may match by chance.
         if error.code == ABORTED or error.from_transport or not _TOO_MUCH.search(error.details):
             return
         if lane := self._lane(operation):
@@ -128,14 +128,14 @@ class SharedPace(Pace):
 
 
 class WatchedClient(CsiClient):
-    """A client that obeys the limits of `pace` in all calls that work on volumes and snapshots.
+    """A client that obeys the limits of `pace` in all calls about volumes and snapshots.
 
     These calls raise DriverAway instead of a CsiError when the connection is lost. The driver may
     have received the call, so callers that create objects must treat the call as still running.
 
     Attributes:
-        replica: the replica that is called; None if the driver has no replicas, or if any of
-            them may be called.
+        replica: the replica to call; None if the driver has no replicas, or if any of them may be
+            called.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class WatchedClient(CsiClient):
         self.pace.wait_turn(operation)
         lease = CURRENT.get()
         if lease is not None:
-            lease.check()  # waiting may have taken long
+            lease.check()  # the wait may have been long
             if lease.permit is not None:
                 options["is_allowed"] = lease.permit
         seconds = self.deadline_seconds(method, timeout_seconds)

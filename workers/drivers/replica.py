@@ -1,16 +1,16 @@
 """Makes all workers call the same replica of a driver (`replicas: one` in the drivers file).
 
 The driver's host name resolves to the addresses of its replicas (a headless Service). Redis stores
-the address of the replica that is called (`chosen`, workers/queue/lua/link.lua). A worker that
-reached another replica gets that address and moves to it. While a worker is connected to the chosen
-replica, no other replica is called. When no worker is connected to the chosen replica any more, the
-first worker that reaches another replica makes that replica the chosen one.
+the address of the replica to call (`chosen`, workers/queue/lua/link.lua). A worker that has reached
+another replica gets that address and moves to it. While any worker is connected to the chosen
+replica, no other replica is called. Once no worker is connected to it, the first worker to reach
+another replica makes that replica the chosen one.
 
 Two replicas never have calls for the same volume at the same time: the new replica is called only
 after all calls to the old one have ended or their deadlines have passed. Each worker reports its
 deadlines to Redis when it loses its connection. For a silent worker, Redis adds the longest timeout
-to the end of the worker's last report; a worker makes calls only while its own report is valid
-(`admit`).
+to the time at which the worker's last report expires; a worker makes calls only while its own
+report is valid (`admit`).
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Replica:
         address: the address of the replica; "" until one is chosen.
         chosen: the address that the other workers call, if Redis refused `address`; otherwise "".
         resolve: returns the addresses of a host.
-        clock: returns the time of a local clock in seconds, which keeps running while the
-            machine is suspended.
+        clock: returns the time in seconds of a local clock that keeps running while the machine is
+            suspended.
     """
 
     host: str
@@ -70,18 +70,18 @@ class Replica:
     _numbers: count[int] = field(default_factory=count)
 
     def admit(self, address: str, since: float, hold_seconds: float, ttl_seconds: float) -> bool:
-        """Allow calls to the replica about which this process asked Redis.
+        """Allow calls to the replica that this process asked Redis about.
 
-        Return False if the process has moved to a different replica in the meantime. Redis started
-        both periods at an unknown moment between the request, which was sent at `since`, and now.
-        So calls are allowed from `hold_seconds` after now until `ttl_seconds` after `since`.
+        Return False if the process has moved to a different replica in the meantime. The request
+        was sent at `since`, and Redis started both periods at some moment between then and now. So
+        calls are allowed from `hold_seconds` after now until `ttl_seconds` after `since`.
         """
         self._admitted = address
         self._from, self._until = self.clock() + hold_seconds, since + ttl_seconds
         return self.address == address
 
     def renew(self, since: float, ttl_seconds: float) -> None:
-        """Extend the time for calls: Redis still counts this process as connected."""
+        """Extend the time during which calls are allowed: Redis still counts us as connected."""
         if self._until > -math.inf:
             self._until = since + ttl_seconds
 
@@ -90,7 +90,7 @@ class Replica:
         self._from, self._until = math.inf, -math.inf
 
     def open_seconds(self) -> float:
-        """Return how long this process's calls to the replica may still run; 0 if none runs."""
+        """Return how long this process's calls to the replica may still take; 0 if there are none."""
         last = max(self._ends.copy().values(), default=-math.inf)
         return max(0.0, max(last, self._unanswered) - self.clock())
 
@@ -102,7 +102,7 @@ class Replica:
             DriverAway: this process must not call the replica now; nothing was sent.
         """
         number, now = next(self._numbers), self.clock()
-        # `seek` may change the address after Redis has answered and before `admit` is called.
+        # `seek` may change the address after Redis has replied and before `admit` is called.
         if not self._from <= now < self._until or self.address != self._admitted:
             raise DriverAway(f"no replica of {self.host} may be called at the moment")
         self._ends[number] = end = now + timeout_seconds + MARGIN_SECONDS

@@ -6,8 +6,8 @@ These keys wait in Redis for a free thread here or in another worker. A message 
 fetched is still processed.
 
 If fewer threads are free than one share, a driver may use at most as many threads as are free. So
-each further driver that hangs takes half of the rest: of 64 threads, three drivers get 16 each, and
-the next ones 8, 4, 2 and 1. Over time the drivers share the threads evenly.
+each further driver that hangs takes half of the rest: of 64 threads, three hanging drivers take 16
+each, and the next ones 8, 4, 2 and 1. Over time the drivers share the threads evenly.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Consumers(Protocol):
 
 
 class Seats:
-    """Counts the threads that work for each driver; each of them takes one of the driver's slots.
+    """Counts the threads that are working for each driver; each takes one of the driver's slots.
 
     Args:
         limit: returns the number of slots for a driver's queue name; a driver that may use all
@@ -72,7 +72,7 @@ class Seats:
 
     @contextmanager
     def seat(self, queue_name: str) -> Iterator[None]:
-        """Take one of the driver's slots while the block runs, without ever waiting for a slot."""
+        """Hold one of the driver's slots while the block runs; never wait for a slot."""
         self._change(queue_name, 1)
         try:
             yield
@@ -84,7 +84,7 @@ class Seats:
         return self._taken.get(queue_name, 0)
 
     def has_room(self, queue_name: str) -> bool:
-        """Return True if a thread that works for the driver may take another of its keys."""
+        """Return True if a thread that is working for the driver may take another of its keys."""
         with self._lock:
             return self._taken.get(queue_name, 0) <= self._allowed(queue_name, self._total - 1)
 
@@ -126,7 +126,7 @@ class Seats:
             self._hold(queue_name, is_full)
 
     def _allowed(self, queue_name: str, total: int) -> int:
-        """Return the driver's slots while `total` threads are taken."""
+        """Return the driver's number of slots while `total` threads are taken."""
         limit = self._limit(queue_name)
         if self._is_scarce(total) and limit < self._threads:
             return min(limit, max(1, self._threads - total))

@@ -1,8 +1,8 @@
-"""The driver client of a shadow: it asks a driver for its name and capabilities, and nothing else.
+"""The driver client of a shadow: it asks a driver only for its name and capabilities.
 
-A call that would change the storage system is not sent but gets an invented answer: success,
+A call that would change the storage system is not sent but gets an invented response: success,
 exactly as requested, with `comparing.UNKNOWN` for values that only a driver knows. A call that
-would only read is refused, because no answer can be invented for it.
+would only read is refused, because its response cannot be invented.
 """
 
 from __future__ import annotations
@@ -73,16 +73,16 @@ class ShadowClient(WatchedClient):
         if OPERATIONS.get(method) in READING or method not in OPERATIONS:
             raise CsiError(UNIMPLEMENTED, "a shadow does not ask the driver", rpc=method)
         content = redact(request)
-        # This line has the form of the log line for a real call (P-012).
+        # This line looks like the log line for a real call (P-012).
         _log.v(5, NOT_SENT, method=f"/csi.v1.{method}", content=content)
         self._views.called(method, json.loads(content))
         return cast("_Answer", answer_to(request) or answer_type())
 
 
 def answer_to(request: Message) -> Message | None:
-    """Return the answer of a driver that does exactly what is requested.
+    """Return the response of a driver that does exactly what was requested.
 
-    Return None if the answer to such a request has no fields.
+    Return None if the response to such a request has no fields.
     """
     if isinstance(request, csi.CreateVolumeRequest):
         return _volume(request)

@@ -1,4 +1,4 @@
-"""Parses YAML into values that have a line number, so that error messages can name the line.
+"""Parses YAML into values with line numbers, so that error messages can name the line.
 
 Scalars are kept as written: `true`, `1` and `"1"` are all strings. The code that reads a field
 parses the string in the same way as the command line does.
@@ -22,7 +22,7 @@ def load(content: str, file: str) -> Entry:
     """Return the root of the document.
 
     Raises:
-        ConfigError: the text is not YAML, is empty, or has more than one document.
+        ConfigError: the content is not YAML, is empty, or has more than one document.
     """
     try:
         node = yaml.compose(content, Loader=yaml.SafeLoader)

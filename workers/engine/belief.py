@@ -1,21 +1,21 @@
-"""Decides whether a record's attempt is still open, before the record alone causes an effect.
+"""Decides whether a record's attempt is still open, before an effect is based on the record alone.
 
 A record in Redis proves who wrote it, but not that its attempt is open: any Redis user can keep a
 copy of the bytes and write them back later. So the API server decides, because no Redis user can
 write to it:
 
-1. If an object is gone, its record is trusted while the copy of the record in a ConfigMap exists:
-this copy is removed before the attempt ends. The record is also trusted if the API server's history
-still contains the deletion, and the deleted object had no volume or snapshot. If the deleted object
-had its result, the attempt has ended and the record is dropped. Any other record is left for an
-operator to decide.
+1. If an object is gone, its record is trusted while a ConfigMap with a copy of the record exists:
+the copy is removed before the attempt ends. The record is also trusted if the API server's history
+still contains the deletion and the deleted object had no volume or snapshot. If the deleted object
+had its result, the attempt has ended and the record is dropped. Any other record is left to an
+operator.
 2. A volume or snapshot that a live object names is in use, whatever a record says about it.
 
 `doubt_about` is called before each effect that follows from the record of a deleted object.
-`user_of` is called before such a record, or an answer that cannot be used, causes a volume or
-snapshot to be deleted from the storage system, or a PersistentVolume to be saved: a driver may name
-a volume of another call. Before a volume is unpublished because its attachment is gone, only
-`user_of` is called, because unpublishing deletes nothing.
+`user_of` is called before such a record, or an unusable response, causes a volume or snapshot to be
+deleted from the storage system, or a PersistentVolume to be saved: a driver may have named another
+call's volume. Before a volume is unpublished because its attachment is gone, only `user_of` is
+called, because unpublishing deletes nothing.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ def doubt_about(
 ) -> str:
     """Return why the record of a deleted object is not trusted; "" if its attempt is still open.
 
-    The reason is `ENDED` if the API server still has evidence that the object had its result.
+    The reason is `ENDED` if the API server can still prove that the object had its result.
 
     Args:
         kube: reads objects live from the API server.
         vanished: the deleted object.
         has_copy: asks the API server whether the attempt's ConfigMap exists.
-        since: the known resourceVersions from before the deletion. They may be read from Redis,
-            because a wrong version can only mean that no deletion is found.
+        since: known resourceVersions from before the deletion. They may come from Redis: the worst
+            that a wrong version can do is that no deletion is found.
 
     Raises:
         AwayError: the API server does not answer.
@@ -101,10 +101,10 @@ def _last_state(kube: KubeReader, vanished: Vanished, version: int) -> JsonObjec
 
 
 def user_of(kube: KubeReader, resource: Resource, names_it: Callable[[JsonObject], bool]) -> str:
-    """Return the name of a live object for which `names_it` returns True; "" for none.
+    """Return the name of a live object that satisfies `names_it`; "" if there is none.
 
-    This lists all objects of the kind, so call it only before an effect that no live object asks
-    for.
+    This lists all objects of the kind, so call it only before an effect that no live object
+    requires.
     """
     found = kube.find_together(resource, names_it)
     return found["metadata"]["name"] if found is not None else ""

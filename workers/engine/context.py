@@ -1,4 +1,4 @@
-"""Holds what a worker passes to each reconcile: readers, and the interface for all changes."""
+"""Contains what a worker passes to each reconcile: readers, and the interface for all changes."""
 
 from __future__ import annotations
 
@@ -31,23 +31,22 @@ if TYPE_CHECKING:
 
 @dataclass
 class Context:
-    """The connections and stores of one worker process, which its threads share.
+    """The connections and stores that the threads of one worker process share.
 
     Attributes:
         kube: reads objects live from the API server.
         effects: the only way to change anything outside this process.
         driver_of: returns the connected driver with the given queue name; None if this process
             does not serve it.
-        parts: the objects that each controller keeps in this process, by the controller's name.
-        lasting: sends events about claims that are held back for a long time; None for no such
-            events.
+        parts: the objects that controllers keep in this process, by controller name.
+        lasting: sends events about claims that have been held back for a long time; None for no
+            such events.
         may_work: called with a kind and a queue name; returns True if this process may work on
             such keys now. None means that there are no elections, so the process always may.
         goes_on: called with a key whose reconcile is about to end; returns True if the thread
             may take another key of the same list.
-        shown: called with a task and a key; returns a context manager that shows the reconcile
-            to tools that watch tasks. The function that the context manager yields is called
-            with the outcome.
+        shown: called with a task and a key; returns a context manager that shows the reconcile to
+            tools that watch tasks. It yields a function that is called with the outcome.
     """
 
     settings: Settings

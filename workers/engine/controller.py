@@ -1,4 +1,4 @@
-"""Declares the methods that the engine calls on a controller.
+"""Declares the methods of a controller that the engine calls.
 
 A controller's `spec.py` describes it as data; its `controller.py` defines one object that
 implements this protocol. The frame takes the locks, runs `sync` and passes the outcome to the
@@ -56,13 +56,13 @@ class Controller(Protocol):
         """Reconcile one key under its lease."""
 
     def periodic(self, context: Context, driver: Driver | None) -> Iterable[Due]:
-        """Return a driver's periodic work; this is called twice a second, so it must be cheap."""
+        """Return a driver's periodic work; called twice a second, so it must be cheap."""
 
     def serves(self, driver: Driver) -> bool:
         """Return True if this controller has work for the driver, given its capabilities."""
 
     def limits(self, driver: Driver | None) -> Mapping[str, int]:
-        """Return how many keys of each kind may run at once across all workers; 0 allows none."""
+        """Return how many keys of each kind all workers together may run at once; 0 allows none."""
 
 
 def load(name: str) -> Controller:
@@ -76,7 +76,7 @@ def load(name: str) -> Controller:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What a controller may use to build the object that it keeps in the process."""
+    """What a controller may use to build its per-process object."""
 
     settings: Settings
     redis: RedisClient
@@ -90,7 +90,7 @@ class Means:
 
 @runtime_checkable
 class KeepsParts(Protocol):
-    """A controller that keeps its own object in the process."""
+    """A controller that keeps an object of its own in the process."""
 
     def build(self, means: Means, parts: Mapping[str, Any]) -> Any:
         """Build the controller's object; called once per process.

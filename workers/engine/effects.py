@@ -3,7 +3,7 @@
 A reconcile uses this port to write to the API server, to call the driver, to send events and to
 keep a record in Redis. It reads through `Context`. If the port is replaced by an object that
 performs no effects, the same reconcile changes nothing. Such an object is used for rehearsals, and
-for a controller that runs next to a Go sidecar and only records its decisions.
+for a controller that runs alongside a Go sidecar and only records its decisions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Effects:
-    """The port that really performs the effects.
+    """The port that actually performs the effects.
 
     Attributes:
         kube: writes objects to the API server, and reads them live for changes that begin with
@@ -50,7 +50,7 @@ class Effects:
         self.steps.reach(step, lease)
 
     def client(self, driver: Driver) -> CsiClient:
-        """Return the client to use for every call that a reconcile makes to the driver."""
+        """Return the client for all calls that a reconcile makes to the driver."""
         return driver.client
 
     def event(

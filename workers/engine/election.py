@@ -1,6 +1,6 @@
-"""Follows one Lease for one worker: who holds it, and until when this worker may work under it.
+"""Follows one Lease for one worker: who holds it, and how long this worker may work under it.
 
-The Lease is that of the Go sidecar (M-020, F-020). The workers of one Redis are peers, called
+The Lease is the Go sidecar's (M-020, F-020). The workers of one Redis are peers, called
 fellows in the code: they share the work, need no leader, and any of them may hold the Lease. The
 holder's identity shows whether the holder is a peer. Every other holder is a foreign holder; its
 Lease must expire first, as in client-go.
@@ -8,7 +8,7 @@ Lease must expire first, as in client-go.
 Each worker measures its permitted time with its own clock, from a moment that is certainly before
 the renewal. For the holder, this is the start of its write. For a peer, it is the start of its last
 read that did not yet show the renewal. A foreign candidate counts the whole duration from the
-moment when it sees the renewal, which is later. So this worker has stopped before a foreign
+moment at which it sees the renewal, which is later. So this worker has stopped before a foreign
 candidate starts, whatever hangs or dies.
 
 If the remaining time of a peer is unknown or too short, the peer writes itself into the Lease in
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-# The fraction of a Lease's duration during which this process may work. The rest allows for clock
-# drift and for cancelling calls.
+# The fraction of a Lease's duration during which this process may work. The rest is for clock drift
+# and for cancelling calls.
 _USED_SHARE: Final = 0.9
 # The interval between a peer's reads, as a fraction of a Lease's duration: short enough that the
 # peer sees each renewal in time.
@@ -70,7 +70,7 @@ class Standing(Enum):
 
 
 class Leases(Protocol):
-    """The part of `workers.kube.resources.KubeResources` that an election uses."""
+    """The methods of `workers.kube.resources.KubeResources` that an election uses."""
 
     def get(self, resource: Resource, name: str, *, namespace: str = "") -> JsonObject:
         """Read one object live from the API server."""
@@ -91,7 +91,7 @@ class Election:
     Args:
         leases: reads and writes Leases; each call must end within the renew deadline.
         name: the name of the Lease (F-020).
-        identity: the identity of this process, which is also used to recognise peers.
+        identity: the identity of this process; also used to recognise peers.
         settings: the leader election settings from the flags.
         clock: returns the time in seconds of a local clock that keeps running while the
             machine is suspended.
@@ -128,8 +128,8 @@ class Election:
     def step(self) -> Standing:
         """Take, renew or watch the Lease once.
 
-        If `is_in_doubt` is True afterwards, the holder may be a peer that already uses a newer name
-        of this Redis. The next step decides whether the holder is a peer.
+        If `is_in_doubt` is True afterwards, the holder may be a peer that is already using a newer
+        name of this Redis. The next step decides whether it is.
 
         While the API server does not answer, work continues until the last renewal expires. After
         that, the standing is UNKNOWN in this process, but its peers may still know the holder.
@@ -154,7 +154,7 @@ class Election:
                     err=why,
                 )
                 self._told_at = now
-            elif now - self._told_at >= _AGAIN_SECONDS:  # includes a Lease that was never known
+            elif now - self._told_at >= _AGAIN_SECONDS:  # also if it was never known
                 _log.warning(
                     "could not read the Lease, so this worker does no work that requires it",
                     lease=self.name,
@@ -234,14 +234,14 @@ class Election:
             if self.standing is Standing.HELD:
                 self.on_slow()
             return self._write(lease, is_new=False)
-        # As in client-go, the duration is the one that the holder wrote. It is counted from the
-        # moment when this process saw the renewal.
+        # As in client-go, the duration is the one that the holder wrote, counted from the moment at
+        # which this process saw the renewal.
         duration = float(spec.get("leaseDurationSeconds") or self.settings.lease_duration_seconds)
         if not self.holder or self.clock() - self._seen_at > duration:
             return self._write(lease, is_new=True)
         if not self.identity.is_fellow(self.holder):
-            # A csi-fleet holder that is not recognised may be a peer that already uses a new name
-            # of this Redis.
+            # A csi-fleet holder that is not recognised may be a peer that is already using a new
+            # name of this Redis.
             self.is_in_doubt = (
                 OURS in self.holder and self.holder != self._doubted and self.may_work()
             )

@@ -1,8 +1,7 @@
 """Runs reconciles: takes a key, takes its locks, calls the controller, and releases the key.
 
 No exception raised in a reconcile leaves this frame. The key always returns to its queue, so no
-claim is forgotten, and no error is reported twice. Controllers therefore need no `except
-Exception`.
+claim is forgotten; no error is reported twice. Controllers therefore need no `except Exception`.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ def _current(lease: Lease) -> Iterator[None]:
 
 @contextmanager
 def _given_back(context: Context, lease: Lease, *, is_begun: bool = True) -> Iterator[None]:
-    """Release the lease if the block fails; otherwise the heartbeat would renew it forever."""
+    """Release the lease if the block fails, because the heartbeat would renew it forever."""
     try:
         yield
     except BaseException:
@@ -73,12 +72,12 @@ def run(context: Context, controllers: Mapping[str, Controller], place: str) -> 
     """Reconcile the due keys of one place, one after the other.
 
     Return when no key is due, when the turn of the place is over, or when this process is no longer
-    allowed to work on such keys. Another message announces the remaining keys.
+    allowed to work on such keys. Another message will be sent for the remaining keys.
 
     Args:
         context: this process's connections.
         controllers: the controllers of this process, by the kind of their keys.
-        place: the place of the keys, see `workers.queue.kinds.place_of`.
+        place: the keys' place (see `workers.queue.kinds.place_of`).
     """
     by_name = {kind.name: kind for one in controllers.values() for kind in one.spec.kinds}
     driver_name, kinds = kinds_of(place, map(by_name.__getitem__, controllers))
@@ -119,8 +118,8 @@ class Pass:
     """One reconcile of one key, from taking its lease to releasing it.
 
     Attributes:
-        driver: the driver of the key, None for kinds without a driver.
-        turn_ends: monotonic time after which the thread takes no further key.
+        driver: the driver of the key; None for kinds without a driver.
+        turn_ends: the monotonic time after which the thread takes no more keys.
     """
 
     context: Context
@@ -181,7 +180,7 @@ class Pass:
             ended(outcome)
             result = outcome.action.value
             context.metrics.attempts.labels(key.kind, self.driver_name, result).inc()
-            # For a failed attempt, the outcome's reason is upstream's name for its state, such as
+            # For a failed attempt, the outcome's reason is upstream's name for the state, such as
             # "finished", so the note says "failed" instead.
             has_failed = outcome.action is Action.RETRY and trail.last("error")
             trail.note("end", "failed" if has_failed else outcome.reason)
@@ -196,7 +195,7 @@ class Pass:
     def permit(self) -> Callable[[], bool] | None:
         """Return a function that checks whether this process may work on such keys.
 
-        Return None if the process always may, because there are no elections.
+        Return None if there are no elections, so that the process always may.
         """
         may_work = self.context.may_work
         if may_work is None:
@@ -212,8 +211,8 @@ class Pass:
     def unexpected(self, error: Exception) -> None:
         """Report a bug in csi-fleet, with a log line, a metric and a note for `explain`.
 
-        The note contains only the error's class and location, because the error's text could
-        contain a secret.
+        The note contains only the error's class and location, because its message could contain a
+        secret.
         """
         _log.exception("unexpected error, the key is retried with back-off")
         self.context.metrics.unexpected_errors.labels(self.key.kind, self.driver_name).inc()
@@ -247,8 +246,9 @@ class Pass:
     def finish(self, lease: Lease, outcome: Outcome) -> None:
         """Release the key with its outcome.
 
-        While Redis is unavailable, the queue keeps what it has to write. If the lease was lost
-        meanwhile, the queue restores the records of the attempt, which may still be open.
+        While Redis is unavailable, the queue keeps the data to be written. If the lease has been
+        lost meanwhile, the queue restores the attempt's records, because the attempt may still be
+        open.
         """
         self.context.effects.reach(Step.FINISH_KEY, lease)
         lease.takes_next = self.turn_lasts()

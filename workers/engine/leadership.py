@@ -1,4 +1,4 @@
-"""Holds the Go sidecars' Leases in drop-in mode, so that switching either way is safe (M-020).
+"""Holds the Go sidecars' Leases in drop-in mode, so that switching to and fro is safe (M-020).
 
 The workers of one Redis are peers, called fellows in the code. While a foreign holder (a Go
 sidecar, or the workers of another Redis) holds a Lease, its controller's lanes are paused in this
@@ -10,8 +10,8 @@ The election's own clock is checked immediately before each effect, so nothing i
 urgent, even if Redis is empty or a request hangs. Each Lease is renewed independently of the
 others, and is also reported to Redis independently.
 
-A worker that cannot reach its Redis for long can do no work. It lets its Leases expire, because a
-foreign holder or a peer may be able to work.
+A worker that cannot reach its Redis for a long time can do no work. It lets its Leases expire,
+because a foreign holder or a peer may be able to work.
 
 Differences from client-go's elector: losing the Lease does not end the process (F-023), the
 holder's peers work too, and only the last peer releases the Lease.
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-# Number of threads for requests about Leases, so that a hanging request does not delay the others.
+# The number of threads for requests about Leases: a hanging request must not delay the others.
 _THREADS: Final = 16
 _SOON_SECONDS: Final = 0.02
 SETTLED_PERIODS: Final = 2
@@ -54,8 +54,7 @@ at least once.
 # Number of Lease durations for which a Lease is kept while Redis is silent, because calls may still
 # be running.
 _DEAF_SHARE: Final = 4
-# A new name of Redis makes all Leases due at once, but not within this time after the last new
-# name.
+# A new name of Redis makes all Leases due at once, unless the last new name came within this time.
 _NEWS_SECONDS: Final = 1.0
 
 
@@ -75,7 +74,7 @@ class Candidate:
 
     @property
     def lanes(self) -> tuple[str, ...]:
-        """The lanes that are paused while a foreign holder has the Lease."""
+        """The lanes to pause while a foreign holder has the Lease."""
         return tuple(lane_name(kind, self.queue_name) for kind in self.kinds)
 
 
@@ -124,7 +123,7 @@ class QueueLanes:
 
 @dataclass(slots=True)
 class _Kept:
-    """One Lease, and what was last reported about it."""
+    """One Lease, and its last report."""
 
     candidate: Candidate
     election: Election
@@ -147,11 +146,11 @@ class Leadership:
         identity: the identity of this process.
         lanes: pauses and resumes lanes for all workers.
         fellows: the register of the workers under each Lease; asked before a Lease is released.
-        on_trouble: called at each step with the reason why the state of a Lease is not known,
-            to be shown to operators.
+        on_trouble: called at each step with the reason that the state of a Lease is unknown, for
+            operators.
         on_change: called when this process's permission to work under a Lease has changed. The
-            arguments are the candidate, and True if its keys are left to other processes.
-        metrics: the metrics with the gauges (F-024); None for no gauges.
+            arguments are the candidate, and whether its keys are left to other processes.
+        metrics: the gauges to set (F-024); None for no gauges.
         clock: returns the time in seconds of a local clock that keeps running while the
             machine is suspended.
     """
@@ -188,11 +187,11 @@ class Leadership:
         self._tellers = ThreadPoolExecutor(_THREADS, thread_name_prefix="lease-told")
 
     def check(self) -> str:
-        """Return which of the held Leases are overdue; "" if none is (F-022)."""
+        """Return the held Leases that are overdue for renewal; "" if there are none (F-022)."""
         return "; ".join(filter(None, (one.health.check() for one in self._all())))
 
     def may_work(self, kind: str, queue_name: str) -> bool:
-        """Return True if this process may work now on keys with that kind and driver."""
+        """Return True if this process may work now on keys of that kind and driver."""
         election = self._by_lane.get(lane_name(kind, queue_name))
         return election is not None and election.may_work()
 
@@ -387,7 +386,7 @@ class Leadership:
     def _join(self) -> None:
         """Read the name of this Redis.
 
-        All Leases become due at once if Redis was silent for a long time, or if its name is new. A
+        All Leases become due at once if Redis has been silent for a long time or has a new name. A
         name that changes again within `_NEWS_SECONDS` does not make them due.
         """
         name = self._fellows.installation(self._identity.installation)
@@ -401,8 +400,8 @@ class Leadership:
             if not (is_news or was_deaf):
                 return
             for one in self._kept.values():
-                # Peers that knew the new name before this process did took this process for a
-                # foreign holder, and may have paused the lanes.
+                # Peers that learned the new name first took this process for a foreign holder, and
+                # may have paused the lanes.
                 one.due, one.is_resumed = float("-inf"), False
         self._wake()
 
@@ -411,7 +410,7 @@ class Leadership:
         return self._clock() - self._heard_at > deaf_after
 
     def _is_unsure(self, one: _Kept) -> bool:
-        """Return True if the foreign holder may be a peer that does not know Redis's new name yet.
+        """Return True if the foreign holder may be a peer that does not yet know Redis's new name.
 
         The lanes are then not paused, because that peer may be working on them.
         """
@@ -424,7 +423,7 @@ class Leadership:
             self._loop.wake()
 
     def _slow_path(self, name: str) -> Callable[[], None]:
-        """Return a function that counts a Lease's slow paths.
+        """Return a function that counts how often a Lease takes the slow path.
 
         As in client-go, the count is exported as 0 before the first slow path (F-024).
         """

@@ -1,4 +1,4 @@
-"""Builds the names of a sidecar's Lease and of its holder; recognises the peers of a holder.
+"""Builds the names of a sidecar's Lease and its holder; recognises a holder's peers.
 
 Rules F-020, F-021, L-090.
 Source: kubernetes-csi/csi-lib-utils, leaderelection/leader_election.go sanitizeName.
@@ -11,7 +11,7 @@ from typing import Final
 
 _NOT_ALLOWED: Final = re.compile(r"[^A-Za-z0-9-]")
 
-# Number of earlier names of this Redis that are remembered.
+# The number of earlier names of this Redis to remember.
 _MOST_NAMES: Final = 8
 
 OURS: Final = "_csi-fleet-"
@@ -19,11 +19,10 @@ OURS: Final = "_csi-fleet-"
 
 
 def sanitize_name(name: str) -> str:
-    """Convert any text into a Lease name (F-020).
+    """Convert any string to a Lease name (F-020).
 
     `hostpath.csi.k8s.io` -> `hostpath-csi-k8s-io`; `a/b.c_d-` -> `a-b-c-d-X`. Different inputs can
-    give the same name (`a.b` and `a-b`); this is a defect of upstream that is kept for
-    compatibility.
+    give the same name (`a.b` and `a-b`); this is an upstream defect, kept for compatibility.
     """
     sanitized = _NOT_ALLOWED.sub("-", name)
     return sanitized + "X" if sanitized.endswith("-") else sanitized
@@ -47,7 +46,7 @@ class LeaseIdentity:
 
     Args:
         hostname: the name of the machine or pod.
-        unique: a text that no other process uses.
+        unique: a string that no other process uses.
     """
 
     def __init__(self, hostname: str, unique: str) -> None:
@@ -64,8 +63,8 @@ class LeaseIdentity:
     def join(self, installation: str) -> bool:
         """Use the given name of this Redis; return True if the name is new.
 
-        Redis may get a different name after it has lost its data. A holder that still uses an old
-        name is a peer.
+        Redis may get a different name after it has lost its data. A holder that is still using an
+        old name is a peer.
         """
         if installation == self.installation:
             return False

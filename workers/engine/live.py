@@ -1,10 +1,10 @@
 """Reads and writes one object during a reconcile, for every controller.
 
-A `LivePass` holds the object as last read or written. All reads are live. A write is retried in a
-loop after conflicts. It contains the object's uid, so that it never changes a newer object with the
-same name. A finalizer is patched in the only way that cannot conflict. Each effect is announced, by
-the name of its step, immediately before it happens. A reconcile that must stop early raises
-`Ended`, whose outcome the frame uses.
+A `LivePass` holds the object as last read or written. All reads are live. A write is retried after
+a conflict. It contains the object's uid, so that it never changes a newer object of the same name.
+A finalizer is patched in the only way that cannot conflict. Each effect is announced, by the name
+of its step, immediately before it happens. A reconcile that must stop early raises `Ended`, which
+carries the outcome.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class LivePass:
             raise Ended(blocked(busy))
 
     def keep(self, step: str, mark: Mapping[str, Any]) -> None:
-        """Store the key's mark, its state between reconciles, if it has changed; {} removes it."""
+        """Store the key's mark (its state between reconciles) if it has changed; {} removes it."""
         if dict(self.lease.mark) != dict(mark):
             self.reach(step)
             self.context.effects.mark(self.lease, mark)
@@ -137,7 +137,7 @@ class LivePass:
     # Writing.
 
     def write(self, step: str, change: Change, *, status: bool = False, **how: Any) -> bool:
-        """Patch the reconciled object, see `write_to`; return True if anything was written."""
+        """Patch the reconciled object (see `write_to`); return True if anything was written."""
 
         def decide(item: JsonObject) -> JsonObject | None:
             self.item = item
@@ -148,7 +148,7 @@ class LivePass:
         return is_written
 
     def write_status(self, step: str, change: Change) -> tuple[JsonObject, JsonObject] | None:
-        """Write the complete status that `change` returns; write nothing if it returns None.
+        """Write the complete status that `change` returns; do nothing if it returns None.
 
         Returns:
             The object before and after the write; None if nothing was written.
@@ -181,9 +181,9 @@ class LivePass:
             step: the name of the effect.
             change: returns the merge patch for the object, or None to write nothing; may raise.
             status: True to patch the status subresource.
-            is_exact: True to fail if the object has changed since it was read. False if the
-                patch is right whatever else has changed in the object.
-            tries: number of conflicts after which the last conflict is raised.
+            is_exact: True to fail if the object has changed since it was read; False if the patch
+                is right whatever else has changed in the object.
+            tries: the number of conflicts after which the last one is raised.
 
         Returns:
             The object as stored; `item` itself if nothing was written.
@@ -225,7 +225,7 @@ class LivePass:
     def remove_finalizer(
         self, resource: Resource, item: JsonObject, step: str, finalizer: str
     ) -> JsonObject:
-        """Remove a finalizer; in all other respects like `add_finalizer`."""
+        """Remove a finalizer; otherwise like `add_finalizer`."""
         if not has_finalizer(item, finalizer):
             return item
         return self._patch_finalizer(resource, item, step, finalizer, is_wanted=False)
@@ -281,7 +281,7 @@ class DriverPass(LivePass):
 
     @property
     def component(self) -> str:
-        """The driver's name, as the source of its events."""
+        """The driver's name; events name it as their source."""
         return self.driver.event_source
 
     def secret(self, reference: SecretRef | None) -> dict[str, str]:
@@ -362,10 +362,10 @@ class DriverPass(LivePass):
 
 @dataclass(frozen=True, slots=True)
 class OpenCalls:
-    """The deadlines of those calls for one object whose outcome is unknown.
+    """The deadlines of the calls for one object that have an unknown outcome.
 
     Attributes:
-        newest: the deadline of the last call; none if its outcome is known.
+        newest: the deadline of the last call; no deadline if its outcome is known.
         earlier: the latest deadline of the calls before the last one; the response to a later
             call does not reveal their outcome.
     """
@@ -382,11 +382,11 @@ class OpenCalls:
         return bool(self.newest or self.earlier)
 
     def may_run_until(self, session: Session) -> Deadline:
-        """Return the latest deadline of these calls; none if every call has ended."""
+        """Return the latest deadline of these calls; no deadline if every call has ended."""
         return session.latest(self.newest, self.earlier)
 
     def seconds_left(self, session: Session) -> float:
-        """Return how long a call that undoes these calls must wait; 0 if every call has ended."""
+        """Return how long a call that undoes these calls has to wait; 0 if every call has ended."""
         return session.seconds_left(self.newest, self.earlier)
 
     def with_next(self, session: Session, timeout_seconds: float) -> Self:

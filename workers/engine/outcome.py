@@ -30,14 +30,15 @@ class Outcome:
 
     Attributes:
         action: what the queue does with the key.
-        delay_seconds: for WAIT, the time until the retry; for RETRY, the shortest time until
-            the retry, whatever the back-off is.
+        delay_seconds: for WAIT, the time until the retry; for RETRY, the minimum time until the
+            retry, whatever the back-off.
         base_seconds: for RETRY, the initial back-off; None uses the settings.
         cap_seconds: for RETRY, the longest back-off; None uses the settings.
         finish_intent: for DONE, True to drop the volume's intent and unsaved PV in the same step.
         known: for DONE, the newest resourceVersion of the key's object that the reconcile read
             or wrote; events up to this version cause no further reconcile.
-        memo: for RETRY, a text that is kept with the key and passed to the key's next reconcile.
+        memo: for RETRY, a string that is stored with the key and passed to the key's next
+            reconcile.
         may_give_up: for RETRY, True if the driver's failure threshold applies (L-016).
         give_up_after: for RETRY, the number of earlier failures at which retrying stops; 0 for
             no limit.
@@ -59,7 +60,7 @@ class Outcome:
 
 
 class Ended(Exception):  # noqa: N818 - the end of a reconcile, not an error
-    """Ends a reconcile early, because no work is left or other work must be done first."""
+    """Ends a reconcile early: no work is left, or other work must be done first."""
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome.reason)
@@ -82,5 +83,5 @@ def wait(seconds: float, reason: str = "") -> Outcome:
 
 
 def blocked(lock: Lock, reason: str = "") -> Outcome:
-    """Return the outcome for a key that waits for a busy lock; no failure is counted."""
+    """Return the outcome for a key that is waiting for a busy lock; no failure is counted."""
     return Outcome(Action.BLOCKED, lock=lock, reason=reason or f"{lock.name} is busy")

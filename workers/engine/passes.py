@@ -1,9 +1,8 @@
-"""Tracks the reconciles of this process, and releases the leases of those that are stuck.
+"""Tracks this process's reconciles, and releases the leases of stuck ones.
 
-Every call in a reconcile has a deadline, so a reconcile that never ends is due to a bug or a
-hanging kernel. Its lease is then released and another worker takes the key, whatever the thread
-does (`lease.check` prevents it from writing any more). The liveness probe fails, so the process is
-restarted.
+Every call in a reconcile has a deadline, so only a bug or a hanging kernel can make a reconcile
+last forever. Its lease is then released and another worker takes the key, whatever the thread does
+(`lease.check` stops it from writing again). The liveness probe fails, so the process is restarted.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def longest_pass(call_seconds: float) -> float:
 
 
 class Passes:
-    """The reconciles that run in one process.
+    """The reconciles that are running in one process.
 
     Args:
         longest_seconds: returns the time limit for each reconcile.

@@ -36,8 +36,8 @@ def mirror_first(pauses: Pauses, record: PauseRecord) -> None:
     try:
         pauses.mirror(record.get())
     except ForbiddenError as error:
-        # Work must continue even with the Roles of an older release; the watcher mirrors the pauses
-        # too.
+        # Work must continue even if the Roles are from an older release; the watcher mirrors the
+        # pauses too.
         _log.error("this worker is not allowed to read the ConfigMap with the pauses", err=error)
 
 

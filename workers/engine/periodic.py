@@ -1,8 +1,8 @@
-"""Adds the keys of periodic work that is due, and sends events about claims that are held back.
+"""Adds the keys of periodic work that is due, and sends events about claims that have to wait.
 
-The periodic work includes capacity polls and sweeps. Each worker checks twice a second what is due,
-and beat's tick triggers a check too. The periods are marks in Redis, so a timer that runs twice, is
-late or has died does no harm.
+The periodic work includes capacity polls and sweeps. Each worker checks twice a second for work
+that is due, and beat's tick triggers a check too. The periods are marks in Redis, so a timer that
+runs twice, is late or has died does no harm.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Periodic:
         controllers: the controllers of this process; their methods are called with the result
             of `context`.
         context: returns this process's `Context`.
-        lasting: sends events about claims that are held back for long; None for no events.
+        lasting: sends events about claims that have been held back for long; None for no events.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The reconcile of an attachment, and its attach: from a VolumeAttachment to a published volume.
+"""Reconciles an attachment, and attaches: from a VolumeAttachment to a published volume.
 
 All checks run before the finalizer and the node id are written, so that an attachment that fails
 early can be deleted without an unpublish. This module undoes nothing. The finalizer guarantees that
@@ -92,14 +92,14 @@ def settings_of(driver: Driver) -> AttacherSettings:
 
 @dataclass
 class AttachmentPass(DriverPass):
-    """One reconcile of an attachment, shared by attach and detach.
+    """One reconcile of an attachment, for both attach and detach.
 
     The state that must outlive this process is stored on the attachment (finalizer, node ids) and,
     for convenience, in the key's mark (`Memory`).
 
     Attributes:
         is_forced: whether the call is made even though the status says that it was already made.
-        is_unsaved: whether a publish was sent whose outcome is not yet in the status.
+        is_unsaved: whether a publish was sent but its outcome is not yet in the status.
         is_unheard: whether the outcome of that publish is unknown, so that the publish may be
             in flight.
         volume: the PV as it was last read or written.
@@ -184,12 +184,12 @@ class AttachmentPass(DriverPass):
 
         Static PVs may share a handle, so the lock is on the handle. With a limit of n calls per
         node (`limits: {attach: {per: node}}`), the calls for one node share n locks. The
-        attachments of one node that keep timing out share a single lock, so that a dead node takes
-        up only one call at a time.
+        attachments of a node share a single lock once they keep timing out, so that a dead node
+        takes up only one call at a time.
         """
         volume = f"{self.driver.name}#{handle}"
         locks = [Lock(volume, Mode.SHARED if multi_node else Mode.EXCLUSIVE)]
-        if multi_node:  # a new attachment may exist while the old one is deleted
+        if multi_node:  # a new attachment may exist while the old one is being deleted
             locks.append(Lock(f"{volume}@{node_id}"))
         places = self.driver.per_node(operation) or self.settings.max_ops_per_node
         if places:
@@ -293,7 +293,7 @@ class AttachmentPass(DriverPass):
     def again(self, error: AttemptError, reason: str) -> Outcome:
         """Count the failure and return the outcome that schedules the retry.
 
-        After each of the first few ABORTED answers, the call is retried after the first retry
+        After each of the first few ABORTED responses, the call is retried after the first retry
         interval, and the queue counts no failure.
         """
         memory = self.memory
@@ -327,7 +327,7 @@ def error_content(
 ) -> JsonObject | None:
     """Return the new `attachError` or `detachError`; None if the same error was written recently.
 
-    Only a code from the driver's own answer is written, because Kubernetes takes 8
+    Only a code from the driver's own response is written, because Kubernetes takes 8
     (RESOURCE_EXHAUSTED) to mean that the node is full.
     """
     code = error.code if with_code and field == "attachError" else None
@@ -439,7 +439,7 @@ def protected_volume(work: AttachmentPass, name: str) -> JsonObject | None:
 
 
 def wait_for_other_node(work: AttachmentPass) -> None:
-    """Wait until a single-node volume has been detached from its previous node (MA-012).
+    """Wait until a single-node volume is detached from its previous node (MA-012).
 
     Raises:
         Ended: another attachment of the volume is being deleted and is not yet detached.
@@ -463,7 +463,7 @@ def is_detach_due(work: AttachmentPass, name: str) -> bool:
 
 
 def record_publish(work: AttachmentPass, source: Source, node_id: str) -> None:
-    """Record, before the call, what a detach needs: on the attachment and in the key's mark."""
+    """Before the call, record what a detach needs on the attachment and in the key's mark."""
     memory, wanted = work.memory, Record.of(source, work.driver.name, node_id)
     earlier = volumes.annotated_id(work.item) if work.has_finalizer else ""
     if earlier and earlier != node_id:
@@ -504,7 +504,7 @@ def mark_patch(
 
 
 def checked_context(context: dict[str, str]) -> dict[str, str]:
-    """Return the publish context if the API server will accept it.
+    """Return the publish context if the API server would accept it.
 
     Raises:
         AttachError: the context is larger than an attachment can hold.

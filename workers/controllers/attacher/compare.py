@@ -4,7 +4,7 @@ The comparison itself repairs nothing. For each difference it adds a key of a sp
 kept until a reconcile has repaired the difference. A published volume without an attachment is left
 alone. Attachments may change while the pages are read, and a list may be incomplete. So an
 attachment that changed in the meantime is left alone, a volume without a status counts as unknown,
-and many differences on several nodes are treated as a possible error in the list.
+and if there are many differences on several nodes, the list itself may be wrong.
 """
 
 from __future__ import annotations
@@ -103,10 +103,10 @@ def compare(work: DriverPass) -> Outcome:
 
 
 def compare_once(work: DriverPass) -> Outcome:
-    """Compare once; the driver must list the nodes of its volumes."""
+    """Compare once; the driver must be able to list the nodes of its volumes."""
     driver = work.driver.name
-    # The attachments are read before the volumes are listed, so that a later change shows in the
-    # resourceVersion.
+    # The attachments are read before the volumes are listed, so that the resourceVersion reveals a
+    # later change.
     attachments = [
         item
         for item in work.context.kube.list(paths.ATTACHMENTS)
@@ -155,7 +155,7 @@ def refuse(work: DriverPass, found: int, total: int) -> None:
 
 
 def reader(work: DriverPass, resource: Resource, *, is_many: bool) -> Find:
-    """Return a function that finds an object by name, from one LIST request if it is for many."""
+    """Return a function that finds an object by name; to find many, it uses one LIST request."""
     if not is_many:
         return cache(partial(work.find, resource))
     return {item["metadata"]["name"]: item for item in work.context.kube.list(resource)}.get
@@ -249,12 +249,12 @@ def force(work: DriverPass, attachments: list[JsonObject]) -> None:
         work.context.queue.add(keys)
 
 
-# Pure functions that read the driver's list and decide whether it is trusted.
+# Pure functions that read the driver's list and decide whether to trust it.
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The content of the driver's list: each volume's node ids, and volumes without a status."""
+    """The content of the driver's list: the volumes' node ids, and the volumes without a status."""
 
     nodes: Mapping[str, frozenset[str]]
     unknown: frozenset[str]

@@ -31,7 +31,7 @@ FORCED_AT_ONCE: Final = 2
 
 
 class AttacherController:
-    """Attaches and detaches volumes, removes finalizers from PVs, checks against ListVolumes."""
+    """Attaches and detaches volumes, removes PVs' finalizers, and compares with ListVolumes."""
 
     spec = SPEC
 

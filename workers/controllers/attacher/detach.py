@@ -2,7 +2,7 @@
 
 Because of this order, no step is repeated after a crash between the last two steps. The handle and
 the secret are read from the PV or, if the PV is gone, from the record that the publish left.
-csi-fleet's finalizer on a PV keeps the PV as long as an attachment may need it; `release_volume`
+csi-fleet's finalizer keeps the PV for as long as an attachment may need it; `release_volume`
 removes the finalizer.
 """
 
@@ -71,7 +71,7 @@ def unpublish(work: AttachmentPass) -> None:
     """Unpublish the volume from every node id that a publish may have used.
 
     Raises:
-        Ended: a lock is busy, or a dead worker's publish may still be running.
+        Ended: a lock is busy, or a dead worker's publish may still be in progress.
     """
     known = work.remembered()
     target = find_published(work, known)
@@ -114,11 +114,11 @@ def recorded(
     """Return the volume that the record of the publish names, because the volume's PV is gone.
 
     If a PV with a different handle has replaced the original PV, a record counts only if the
-    attachment's name proves the record, because the other volume may be in use on the same node.
-    This also holds for a record from Redis.
+    attachment's name confirms it, because the other volume may be in use on the same node. This
+    also holds for a record from Redis.
 
     Raises:
-        AttachError: `problem`; no usable record names the volume.
+        AttachError: no usable record names the volume; the error is `problem`.
     """
     annotated = volumes.annotated_record(work.item, work.settings.record_annotation)
     if is_replaced:
@@ -185,8 +185,8 @@ def abandon(work: AttachmentPass) -> Outcome:
 
     If the API server began a deletion before it stored csi-fleet's finalizer, the deletion still
     removes the attachment (kubernetes/kubernetes#77988). No other reconcile will have a record of
-    the publish. Without an attachment that confirms the publish, the state in Redis is not trusted,
-    and the watcher drops that state. A publish whose outcome is unknown is first given time to end.
+    the publish. Without an attachment to confirm the publish, the state in Redis cannot be trusted,
+    and the watcher drops it. A publish whose outcome is unknown is first given time to end.
     """
     memory = work.memory
     if not work.is_unheard:
@@ -268,7 +268,7 @@ def _is_of(work: AttachmentPass, item: JsonObject, wanted: Record) -> bool:
 
 
 def _note(work: AttachmentPass, step: str, mark: Mapping[str, Any]) -> None:
-    """Update the reconcile state, which is no longer needed; ignore an unavailable Redis."""
+    """Update the reconcile state if Redis is available; the state is no longer needed."""
     with suppress(QueueUnavailable):
         work.keep(step, mark)
 
@@ -335,7 +335,8 @@ def is_attached(work: DriverPass) -> bool:
     """Return True if any driver's attachment names the PV, even if it is being deleted.
 
     The watcher writes an attachment to the catalog before it queues the attachment's key, so the
-    catalog contains every attachment that may have been published. Each of them is read live.
+    catalog contains every attachment that may have been published. Each of these attachments is
+    read live.
     """
     for name in work.context.catalog.attachment(work.name) or {}:
         found = work.find(paths.ATTACHMENTS, name)

@@ -45,7 +45,7 @@ class AttachmentFacts:
     Attributes:
         attachment: the attachment, read live; None if it does not exist.
         driver: the driver's registration; None if no worker runs the attacher for the driver.
-        served: the drivers, divided by whether their workers run the attacher.
+        served: the drivers that workers serve, with and without the attacher.
         state: the state of the attachment's key; None if the key is not in the queue.
         watchers: the number of running watchers.
         workers: the number of running worker processes.
@@ -133,7 +133,7 @@ def _elsewhere(tools: Tools, attachment: JsonObject) -> tuple[str, str] | None:
 
 
 def _is_gone(tools: Tools, node: str) -> bool:
-    """Return True if the node does not exist; False also if it may not be read."""
+    """Return True if the node does not exist; False also if reading it is forbidden."""
     try:
         tools.kube.get_node(node)
     except NotFoundError:
@@ -222,7 +222,7 @@ def _waiting(facts: AttachmentFacts, attachment: JsonObject) -> Cause:
 
 
 def _of_gone_node(cause: Cause) -> Cause:
-    """Add how to end a detach that the driver keeps refusing because the node is gone."""
+    """Add the remedy for a detach that the driver keeps refusing because the node is gone."""
     return replace(
         cause,
         advice=f"{cause.advice} If the storage backend shows that no node has the volume, remove "

@@ -1,4 +1,4 @@
-"""The names that csi-attacher uses, so that both programs can replace each other (MA-050).
+"""The names that csi-attacher uses, so that either program can replace the other (MA-050).
 
 Source: kubernetes-csi/external-attacher, pkg/controller/util.go.
 """
@@ -64,10 +64,10 @@ def lease_name(driver_name: str) -> str:
 
 
 def attachment_key(queue_name: str, node: str, name: str, uid: str, kind: str = ATTACHMENTS) -> Key:
-    """Return a key of an attachment, which names the node where other keys have a namespace.
+    """Return an attachment's key; it contains the node where other keys have a namespace.
 
-    The queue is therefore fair between nodes (MA-015). The uid gives an attachment that was
-    recreated under the same name its own counters and state (DA-004, DA-005).
+    The queue therefore shares its capacity fairly between nodes (MA-015). The uid gives an
+    attachment that was recreated under the same name its own counters and state (DA-004, DA-005).
     """
     return Key(kind, queue_name, f"{node}/{name}", uid)
 

@@ -52,8 +52,8 @@ class DriverView(msgspec.Struct, frozen=True, gc=False):
 class Waiting(msgspec.Struct, frozen=True, gc=False):
     """An attachment that needs work: the parts of its key, and facts used to queue it again.
 
-    `fingerprint`: a hash of the attachment without csi-fleet's own writes. `is_marked`: whether the
-    attachment has the finalizer and a node id.
+    `fingerprint`: a hash of the attachment that ignores csi-fleet's own writes. `is_marked`:
+    whether the attachment has the finalizer and a node id.
     """
 
     driver: str
@@ -85,7 +85,7 @@ class AttacherRules:
         self._drivers: dict[str, DriverView] = {}
         self._by_finalizer: dict[str, DriverView] = {}
         self._waiting: Waits[Waiting] = Waits()
-        # The keys of PVs that have the finalizer and wait for their last detach.
+        # The keys of PVs that have the finalizer and are waiting for their last detach.
         self._held: Waits[Key] = Waits()
         # For each node, the queue names of the served drivers that are registered on it.
         self._nodes: Waits[tuple[str, ...]] = Waits()

@@ -103,7 +103,7 @@ class AttacherSettings:
 
 
 def read_settings(values: Mapping[str, Any]) -> AttacherSettings:
-    """Build the settings from the value of every flag by name.
+    """Build the settings from the flag values, keyed by flag name.
 
     Raises:
         ConfigError: the number of worker threads is zero; the exit code is 1 (A-003).

@@ -1,8 +1,8 @@
 """Determines an attachment's volume and node id, and builds the driver's requests, without I/O.
 
 An attachment names a PV, or contains the PV spec of a migrated volume that is defined in a pod. The
-record of the publish has what a detach needs once the PV is gone. Redis and annotations are not
-trusted: a record from Redis counts only if the attachment's own name proves it.
+record of the publish contains what a detach needs once the PV is gone. Redis and annotations are
+not trusted: a record from Redis counts only if the attachment's own name confirms it.
 Source: kubernetes-csi/external-attacher, pkg/controller/csi_handler.go; csi-lib-utils, accessmodes.
 """
 
@@ -37,7 +37,7 @@ class AttachError(AttemptError):
     Args:
         message: the error text, which is csi-attacher's literal text if csi-attacher has one.
         reason: what the attachment is waiting for.
-        code: the gRPC status number of the driver's answer; None if the driver was not called.
+        code: the gRPC status code of the driver's response; None if the driver was not called.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ def volume_source(volume: JsonObject) -> Source:
 
 
 def foreign_driver(volume: JsonObject, driver: str) -> str:
-    """Return a PV's driver, migrated or not, if that is a driver other than `driver`; else "".
+    """Return the driver of a PV, migrated or not, if it is not `driver`; else "".
 
     csi-attacher sends such a volume's handle to the wrong driver (DA-032).
     """
@@ -147,7 +147,7 @@ class ReplacedVolumeError(AttachError):
 
 
 def source_of(attachment: JsonObject, find: Callable[[str], JsonObject | None]) -> Source:
-    """Return the source of an attachment's volume; `find` returns the PV of that name.
+    """Return the source of an attachment's volume; `find` returns the PV with a given name.
 
     Raises:
         AttachError: the PV is missing, or a source is invalid.
@@ -166,7 +166,7 @@ def attached_source_of(attachment: JsonObject, find: Callable[[str], JsonObject 
     """Return the source of the volume that the attachment was created for.
 
     Raises:
-        ReplacedVolumeError: the PV is now another volume.
+        ReplacedVolumeError: the PV now describes another volume.
         AttachError: the PV is missing, or a source is invalid.
     """
     source = source_of(attachment, find)
@@ -274,7 +274,7 @@ class Record:
 
     @classmethod
     def read(cls, found: object) -> Self | None:
-        """Read a record; None if it has another form, because any user can write the annotation."""
+        """Read a record; None if it is malformed, because any user can write the annotation."""
         if not isinstance(found, dict) or not (handle := sendable(found.get("handle"))):
             return None
         match found.get("secret") or ("", ""):
@@ -285,7 +285,7 @@ class Record:
         return None
 
     def data(self) -> dict[str, Any]:
-        """Return the record in the form that is stored."""
+        """Return the record in its stored form."""
         secret = [self.secret.namespace, self.secret.name] if self.secret else None
         return {"driver": self.driver, "handle": self.handle, "node": self.node, "secret": secret}
 
@@ -320,15 +320,15 @@ def proves(attachment: JsonObject, handle: str) -> bool:
 
 
 def proven(attachment: JsonObject, record: Record | None) -> Record | None:
-    """Return the record if the attachment's name proves it, else None."""
+    """Return the record if the attachment's name confirms that it is genuine, else None."""
     return record if record and proves(attachment, record.handle) else None
 
 
 def is_of_another(attachment: JsonObject, source: Source) -> bool:
     """Return True if the attachment's name shows that it was created for another volume.
 
-    In that case the PV has been recreated under the same name. The name of an attachment proves
-    nothing if another program chose it, or if the volume is in-tree, because the translated handle
+    In that case the PV has been recreated under the same name. An attachment's name proves nothing
+    if another program chose the name, or if the volume is in-tree, because the translated handle
     may differ between releases.
     """
     is_named = _HASHED.fullmatch(attachment["metadata"]["name"]) and not source.is_migrated
@@ -352,8 +352,8 @@ class Memory:
         record: the record of the last publish.
         nodes: the node ids that earlier publishes used.
         calls: the publishes that may still be running.
-        aborted: the number of consecutive ABORTED answers.
-        timeouts: the number of consecutive calls without an answer.
+        aborted: the number of consecutive ABORTED responses.
+        timeouts: the number of consecutive calls without a response.
     """
 
     record: Record | None = None
@@ -374,7 +374,7 @@ class Memory:
         )
 
     def succeeded(self) -> Self:
-        """Return the state after a successful publish, with no failures and no open call."""
+        """Return the state after a successful publish: no failures and no open call."""
         return replace(self, calls=self.calls.answered(), aborted=0, timeouts=0)
 
     def mark(self) -> dict[str, Any]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class CapacityController:
-    """Keeps CSIStorageCapacity objects in line with the driver's GetCapacity answers."""
+    """Keeps CSIStorageCapacity objects in line with the driver's GetCapacity responses."""
 
     spec = SPEC
 
@@ -59,7 +59,7 @@ class CapacityController:
         return publishing
 
     def tick(self, context: Context, drivers: Sequence[Driver], *, is_first: bool) -> None:
-        """Adds the keys that are due, which depend on the shared cache (see `publishing`)."""
+        """Adds the keys that are due; the shared cache determines them (see `publishing`)."""
         publishing = publishing_of(context)
         if publishing is None:
             return

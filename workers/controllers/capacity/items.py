@@ -1,8 +1,8 @@
 """Defines the items for which capacity is published, and which of them are wanted (CAP-001).
 
-An item is a pair of a storage class and a segment. Its text is the object part of a queue key. Each
-item has exactly one key, so requests for an item coalesce, at most one call is in flight for it,
-and it has a single back-off (CAP-032).
+An item is a pair of a storage class and a segment. Its string form is the object part of a queue
+key. Each item has exactly one key, so requests for an item coalesce, at most one call is in flight
+for it, and it has a single back-off (CAP-032).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Item:
 
     @property
     def text(self) -> str:
-        """The item as text, for example `fast/topology.kubernetes.io/zone=a,rack=b`.
+        """The item as a string, for example `fast/topology.kubernetes.io/zone=a,rack=b`.
 
-        The class is the part before the first `/`; the queue shares turns fairly between classes.
-        The text of the empty segment is `fast/`.
+        The class is the part before the first `/`. The queue shares its turns fairly between
+        classes. The text of the empty segment is `fast/`.
         """
         return f"{quote(self.storage_class, safe='')}/{segment_text(self.segment)}"
 
@@ -79,7 +79,7 @@ class Wanted:
         return item.storage_class in self.storage_classes and item.segment in self.segments
 
     def __iter__(self) -> Iterator[Item]:
-        """Yield the items in a fixed order, so that equal states lead to the same work."""
+        """Yield the items in a fixed order, so that equal states cause equal work."""
         segments = sorted(self.segments)
         for storage_class in sorted(self.storage_classes):
             for segment in segments:
@@ -109,8 +109,8 @@ def wanted_items(
 ) -> Wanted:
     """Return the items for which a driver should have objects (CAP-001).
 
-    A class counts if its volumes bind late and its provisioner is exactly the driver's name, not
-    its in-tree name. A class without a binding mode binds late. `allowedTopologies` are not
+    A class counts if its volumes bind late and its provisioner is exactly the driver's name (not
+    the in-tree name). A class without a binding mode binds late. `allowedTopologies` are not
     considered.
 
     Args:

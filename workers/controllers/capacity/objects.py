@@ -71,7 +71,7 @@ class Publisher:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The driver's answer for one item, in bytes; `maximum_bytes` is None if it is not reported."""
+    """The driver's response for one item, in bytes; `maximum_bytes` is None if not reported."""
 
     available_bytes: int
     maximum_bytes: int | None = None
@@ -107,9 +107,9 @@ def object_names(publisher: Publisher, item: Item) -> Iterator[str]:
     """Yield the names to try for an item's object; they are the same in every worker (M-014).
 
     On AlreadyExists the caller reads the object and adopts it if `publisher.can_adopt` returns
-    True. Otherwise the caller tries the next name, because another item's hash collides or a user
-    removed the labels (C-098). The suffix has five characters, not ten (M-014), so that the names
-    look like csi-provisioner's.
+    True. Otherwise the caller tries the next name, because the hash of another item is the same or
+    a user removed the labels (C-098). The suffix has five characters, not ten (M-014), so that the
+    names look like csi-provisioner's.
     """
     for attempt in range(_NAME_ATTEMPTS):
         text = "\0".join([publisher.driver_name, publisher.managed_by, item.text, str(attempt)])
@@ -153,8 +153,8 @@ def updated_object(
 
     The copy keeps the resourceVersion, so the PUT gets a 409 after a concurrent change. The
     publisher's owner is added if it is missing. It replaces any other controlling owner, because
-    the API server allows only one and would always refuse a second one (CAP-061). Other owners are
-    kept; if the publisher has no owner, all owners are kept.
+    the API server allows only one and would refuse a second one (CAP-061). Other owners are kept;
+    if the publisher has no owner, all owners are kept.
     """
     references = list(existing["metadata"].get("ownerReferences") or ())
     owned = _with_owner(references, publisher.owner)
@@ -188,7 +188,7 @@ def _set_sizes(body: JsonObject, sizes: Sizes) -> None:
 
 
 def _sizes_of_object(existing: Mapping[str, Any]) -> Sizes | None:
-    """Return the published sizes; None if they are absent or unreadable and must be written."""
+    """Return the published sizes; None if they must be written: they are absent or unreadable."""
     maximum = existing.get("maximumVolumeSize")
     try:
         return Sizes(parse(existing.get("capacity")), None if maximum is None else parse(maximum))
@@ -231,7 +231,7 @@ def capacity_request(
 
 
 def sizes_of(response: GetCapacityResponse) -> Sizes:
-    """Return the sizes in a driver's answer; `minimum_volume_size` is ignored (CAP-005)."""
+    """Return the sizes in a driver's response; `minimum_volume_size` is ignored (CAP-005)."""
     has_maximum = response.HasField("maximum_volume_size")
     return Sizes(
         response.available_capacity, response.maximum_volume_size.value if has_maximum else None

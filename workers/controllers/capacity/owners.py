@@ -1,4 +1,4 @@
-"""Finds the owner with which the capacity objects are garbage-collected (CAP-060)."""
+"""Finds the owner whose deletion garbage-collects the capacity objects (CAP-060)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FATAL = 255
 def owner_reference(
     level: int, *, namespace: str, pod_name: str, fetch: Fetch
 ) -> dict[str, Any] | None:
-    """Return the owner reference at this level above this worker's pod; None for a negative level.
+    """Return a reference to the owner `level` levels above this pod; None for a negative level.
 
     Level 0 is the pod, 1 its controller, 2 the controller's controller (a Deployment). The owner at
     `level` is not fetched, because the object below that level names the owner in an owner

@@ -43,8 +43,9 @@ def make_plan(wanted: Wanted, objects: Iterable[JsonObject], publisher: Publishe
     """Return the plan for the objects that were listed (CAP-050, CAP-052, CAP-053).
 
     Objects of other managers are ignored. If an item has several objects, the oldest is kept
-    (C-099), or the first by name among equally old ones, so that all workers keep the same object.
-    An object that is being deleted remains assigned until it is gone, and is not deleted again.
+    (C-099). Among equally old ones, it is the first by name, so that all workers keep the same
+    object. An object that is being deleted remains assigned until it is gone, and is not deleted
+    again.
     """
     assigned: dict[Item, JsonObject] = {}
     obsolete: list[JsonObject] = []
@@ -60,6 +61,7 @@ def make_plan(wanted: Wanted, objects: Iterable[JsonObject], publisher: Publishe
 
 
 def _age(existing: JsonObject) -> tuple[str, str]:
-    # The timestamp is RFC 3339 in UTC with whole seconds, so text order is time order.
+    # The timestamp is RFC 3339 in UTC with whole seconds, so their order as strings is their order
+    # in time.
     metadata = existing["metadata"]
     return metadata.get("creationTimestamp") or "", metadata["name"]

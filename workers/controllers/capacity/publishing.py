@@ -42,15 +42,15 @@ if TYPE_CHECKING:
     from workers.queue.periods import Periods
     from workers.queue.workqueue import WorkQueue
 
-    # An attempt or a deletion: the driver, the class ("" for a deletion), and either the state of a
-    # failed attempt or the volume that was created or deleted.
+    # An attempt or a deletion: the driver, the class ("" for a deletion), and either a failed
+    # attempt's state or the created or deleted volume.
     _Change = tuple[Driver, str, State | Mapping[str, Any]]
 
 
 POLL: Final = "poll"
 PLAN: Final = "plan"
-# The delay after a volume was created or deleted, so that a burst of volumes calls the driver only
-# once (M-014).
+# The delay after a volume was created or deleted, so that a burst of them causes only one call
+# (M-014).
 REFRESH_SECONDS: Final = 1.0
 # How many changes are kept between two ticks; the poll covers the rest.
 _MAX_CHANGES: Final = 10_000
@@ -69,9 +69,9 @@ class Publishing:
         store: the known objects.
         queue: the queue to which keys are added.
         catalog: the catalog with the classes.
-        clusters: the cluster's topology, which gives the segments.
+        clusters: the cluster's topology, from which the segments are taken.
         periods: the periods in Redis, for the poll.
-        metrics: the metrics with the gauges; None for no metrics.
+        metrics: the gauges to set; None for no metrics.
         sleep: a function that sleeps for a number of seconds.
     """
 
@@ -108,7 +108,7 @@ class Publishing:
         """Find the served API version and the owner of the objects; called before the first tick.
 
         Raises:
-            ConfigError: there is no owner at the configured level, or the API server serves no
+            ConfigError: there is no owner at the configured level, or the API server does not serve
                 CSIStorageCapacity or does not answer; the exit code is 255.
         """
         capacity = self._settings.capacity

@@ -1,9 +1,9 @@
 """Reconciles one capacity key: an item, an obsolete object, a deleted object or the plan (CAP-040).
 
-A key is `capacity|<queue name>|<text>|`. The text is that of an `Item` or an `Obsolete`, or it is
-`poll`, `plan` or `gone:<uid>`. A reconcile may safely run twice or stop at any point, because all
-workers use the same names, deletions are conditional on the uid, updates are conditional on the
-resourceVersion, and the next plan lists the real objects.
+A key is `capacity|<queue name>|<text>|`. The text is the string form of an `Item` or an `Obsolete`,
+or one of `poll`, `plan` and `gone:<uid>`. A reconcile may safely run twice or stop at any point,
+because all workers use the same names, deletions are conditional on the uid, updates are
+conditional on the resourceVersion, and the next plan lists the real objects.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _log = get_logger(__name__)
 
 GONE: Final = "gone:"
 _UPDATE_TRIES: Final = 3
-# How long a key waits if this worker does not publish capacity but the driver's other workers do,
-# for example while flags are being changed.
+# How long a key waits if only the driver's other workers publish capacity, for example while flags
+# are being changed.
 _NOT_HERE_SECONDS: Final = 5.0
 _CATALOG_SECONDS: Final = 0.1
 
@@ -174,8 +174,8 @@ class CapacityPass:
             return self.failed(is_published=existing is not None)
         if existing is not None:
             return self.update(item, existing, sizes)
-        # The call may have been slow, and the item may no longer be wanted. In that case no object
-        # is created, because only the next poll would delete it.
+        # If the call was slow, the item may no longer be wanted. In that case no object is created,
+        # because it would remain until the next poll.
         if item not in self.publishing.wanted(self.driver):
             return done("not wanted any more")
         return self.create(item, sizes)
@@ -212,7 +212,7 @@ class CapacityPass:
     def update(self, item: Item, existing: JsonObject, sizes: Sizes) -> Outcome:
         """Write the sizes and the owner if they differ; re-read and retry on a conflict (C-108).
 
-        The live object is read before each write: what Redis holds may be forged.
+        The live object is read before each write, because the data in Redis may be forged.
         """
         if updated_object(self.publisher, existing, sizes) is None:
             return done("unchanged")
@@ -288,6 +288,6 @@ class CapacityPass:
 
 
 def slim(one: Mapping[str, Any]) -> JsonObject:
-    """Return the object without managedFields, which a PUT then leaves unchanged."""
+    """Return the object without managedFields, so that a PUT leaves them unchanged."""
     metadata = {name: value for name, value in one["metadata"].items() if name != "managedFields"}
     return {**one, "metadata": metadata}

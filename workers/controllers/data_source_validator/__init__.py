@@ -1,1 +1,1 @@
-"""Warns about a claim whose data source kind no VolumePopulator registers."""
+"""Warns about a claim if no VolumePopulator handles the kind of its data source."""

@@ -79,7 +79,7 @@ class DataSourceValidator:
         return done("warned", known=text(claim, "metadata", "resourceVersion"))
 
     def periodic(self, context: Context, driver: Driver | None) -> Iterable[Due]:
-        """Return nothing, because events and the resync queue all the work."""
+        """Return nothing, because events and the resync queue all work."""
         del context, driver
         return ()
 

@@ -37,7 +37,7 @@ def wanted_kind(claim: Json) -> GroupKind | None:
 def populator_of(kind: GroupKind, populators: Iterable[Json]) -> str | None:
     """Return the name of the first VolumePopulator that names exactly this kind (DV-004)."""
     for one in populators:
-        named = one.get("sourceKind")  # of any type: the CRD may have no schema
+        named = one.get("sourceKind")  # it can have any type: the CRD may have no schema
         if isinstance(named, Mapping) and kind == GroupKind(
             named.get("group") or "", named.get("kind") or ""
         ):

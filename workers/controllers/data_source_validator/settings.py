@@ -27,7 +27,7 @@ class ValidatorSettings:
     """The values of the flags.
 
     Attributes:
-        worker_threads: how many claims are validated at the same time.
+        worker_threads: the number of claims validated at the same time.
         retry_interval_start_seconds, retry_interval_max_seconds: the back-off after a failed read.
     """
 
@@ -37,6 +37,6 @@ class ValidatorSettings:
 
 
 def read_settings(values: Mapping[str, Any]) -> ValidatorSettings:
-    """Build the settings from flag values by name; an absent flag has its default value."""
+    """Build the settings from the flag values, keyed by flag name; missing ones have a default."""
     found = with_flags(ValidatorSettings(), values)
     return replace(found, worker_threads=max(1, found.worker_threads))

@@ -1,7 +1,7 @@
 """Reads sizes and classes from a live claim and its volume.
 
-Each view reads an object once. Sizes are compared by value, but their texts are kept as they were
-written (R-030). Nothing in this module changes an object.
+Each view reads an object once. Sizes are compared by value, but kept as they were written (R-030).
+Nothing in this module changes an object.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _STORAGE: Final = "storage"
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A quantity: its value in bytes, and its text as written in the object."""
+    """A quantity: its value in bytes, and its string as written in the object."""
 
     size_bytes: int
     text: str
@@ -48,7 +48,7 @@ class ClaimView:
         allocated: `status.allocatedResources.storage`; None if it is absent.
         part: `status.allocatedResourceStatuses.storage`; "" if it is absent.
         conditions: the types of the conditions that are True.
-        wanted_class: `spec.volumeAttributesClassName`; an unset and an empty name are equal.
+        wanted_class: `spec.volumeAttributesClassName`; an unset name and an empty one are the same.
         current_class: `status.currentVolumeAttributesClassName`.
         modify_state: `status.modifyVolumeStatus.status`; None if `modifyVolumeStatus` is absent.
         modify_target: `status.modifyVolumeStatus.targetVolumeAttributesClassName`.
@@ -90,7 +90,7 @@ def read_claim(claim: Json) -> ClaimView:
     """Read a live claim.
 
     Raises:
-        AttemptError: a field has a type or a form that the API does not allow.
+        AttemptError: a field's type or form is one that the API does not allow.
     """
     modify = value_at(claim, "status", "modifyVolumeStatus")
     return ClaimView(
@@ -155,7 +155,7 @@ def read_volume(volume: Json) -> VolumeView:
     """Read a live volume.
 
     Raises:
-        AttemptError: a field has a type or a form that the API does not allow.
+        AttemptError: a field's type or form is one that the API does not allow.
     """
     return VolumeView(
         name=text(volume, "metadata", "name"),

@@ -1,4 +1,4 @@
-"""Connects the resizer to the engine: the drivers that it serves, its limits and its work."""
+"""Connects the resizer to the engine: its drivers, its limits and its work."""
 
 from __future__ import annotations
 
@@ -55,14 +55,13 @@ class ResizerController:
         """Return True if the driver can expand or modify volumes (R-003).
 
         Expansion on the controller and expansion on the node both count. A driver that can only
-        modify volumes counts even if the gate is off, although its worker then has nothing to do
-        (R-004).
+        modify volumes counts even if the gate is off; its worker then has nothing to do (R-004).
         """
         is_modifier = "MODIFY_VOLUME" in driver.controller_capabilities
         return resizer_of(driver) is not Resizer.NONE or is_modifier
 
     def limits(self, driver: Driver | None) -> Mapping[str, int]:
-        """Return how many claims are processed at once, from `--workers`."""
+        """Return how many claims may be processed at once: the value of `--workers`."""
         assert driver is not None
         return {KIND: settings_of(driver).workers}
 

@@ -1,6 +1,6 @@
 """Decides whether a claim's volume is expanded, and to which size (R-020 to R-034, R-090).
 
-The functions do no I/O. They decide on the basis of the live claim and volume, the reconcile state
+The functions do no I/O. Their decisions depend on the live claim and volume, the reconcile state
 and the current time. While a call for one size may be in flight in the driver, no other size is
 requested (I-2).
 """
@@ -34,13 +34,11 @@ class Policy:
 
     Attributes:
         resizer: how volumes are expanded (R-003).
-        recovers: whether the gate RecoverVolumeExpansionFailure is on; off means legacy mode
-            (R-090).
+        recovers: whether the gate RecoverVolumeExpansionFailure is on; legacy mode if not (R-090).
         slow_seconds: the value of `--retry-interval-max`, which is also the pause after an
             infeasible size (R-034).
-        exhausted_seconds: the time without a call after which a size may be reduced if the
-            driver has refused it three times with RESOURCE_EXHAUSTED; None means never
-            (MR-031).
+        exhausted_seconds: if the driver has refused a size three times with RESOURCE_EXHAUSTED, the
+            time without a call after which the size may be reduced; None means never (MR-031).
     """
 
     resizer: Resizer = Resizer.REAL
@@ -106,7 +104,7 @@ def drops_pre_resize(claim: ClaimView, volume: VolumeView) -> bool:
 def expansion(
     claim: ClaimView, volume: VolumeView, marks: Marks, policy: Policy, now: float
 ) -> Expansion:
-    """Decide whether, and to which size, to expand one of our volumes (R-020/5 to R-020/7)."""
+    """Decide whether to expand one of our volumes, and to which size (R-020/5 to R-020/7)."""
     if policy.resizer is Resizer.NONE:
         return Skip("the driver cannot expand volumes")
     if not claim.is_bound:
@@ -116,7 +114,7 @@ def expansion(
     if volume.is_deleting:
         return Skip("the volume is being deleted")
     if claim.is_deleting and not _may_run(claim, marks):
-        return Skip("the claim is being deleted")  # start nothing new (DR-022)
+        return Skip("the claim is being deleted")  # starts nothing new (DR-022)
     if not policy.recovers:
         return _legacy(claim, volume)
     target = _target(claim, volume, marks, policy, now)
@@ -133,7 +131,7 @@ def expansion(
 
 
 def skipping(claim: ClaimView) -> str:
-    """Return the reason that is shown while an infeasible size is not retried (R-034)."""
+    """Return the reason to show while an infeasible size is not being retried (R-034)."""
     return (
         f"skipping volume expansion for pvc {claim.path}, because expansion previously failed "
         "with infeasible error"
@@ -175,9 +173,9 @@ def _target(
 
 
 def _is_exhausted(claim: ClaimView, marks: Marks, policy: Policy, now: float) -> bool:
-    """Return True if RESOURCE_EXHAUSTED answers allow a smaller size (MR-031).
+    """Return True if RESOURCE_EXHAUSTED responses allow a smaller size (MR-031).
 
-    There must be enough such answers, and no call may still be in flight.
+    There must be enough such responses, and no call may still be in flight.
     """
     if policy.exhausted_seconds is None or claim.allocated is None:
         return False

@@ -79,10 +79,10 @@ class ClaimEdit:
 
         Args:
             kind: the type of the condition.
-            message: the text for users.
+            message: the message for users.
             reason: the reason in CamelCase, or "".
-            probed: whether to set lastProbeTime too, which the conditions of a modification
-                have (R-112).
+            probed: whether to set lastProbeTime too, as in the conditions of a modification
+                (R-112).
         """
         wanted: JsonObject = {"type": str(kind), "status": "True"}
         if reason:
@@ -136,7 +136,7 @@ def mark_resizing(edit: ClaimEdit, plan: Expand, part: str) -> None:
     """Record the start of an expansion (R-035; R-090 in legacy mode).
 
     The condition names no sizes (DR-034). An infeasible size is set to "in progress" before it is
-    requested again. If the answer is then lost, the same size must still be requested (DR-007,
+    requested again. If the response is then lost, the same size must still be requested (DR-007,
     MR-030).
     """
     if plan.is_legacy:

@@ -1,4 +1,4 @@
-"""The expand step of one reconcile, from target size to recorded result (R-035 to R-060)."""
+"""The expand step of a reconcile: from the target size to the recorded result (R-035 to R-060)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from workers.kube.objects import JsonObject
 
 # How often a waiting claim checks whether its volume is in use. The check is repeated because no
-# event reports the end of a pod that has no attachment.
+# event reports that a pod without an attachment has ended.
 IN_USE_SECONDS: Final = 15.0
 
 
@@ -61,7 +61,7 @@ class ExpandStep:
         editing.mark_resizing(edit, self.plan, self.part)
 
     def prepare(self) -> Outcome | None:
-        """Prepare the call; return an outcome if no call is to be made (R-036, R-040)."""
+        """Prepare the call; return an outcome if no call should be made (R-036, R-040)."""
         work = self.work
         if work.settings.handles_in_use and work.marks.in_use:
             claim = work.claim
@@ -79,9 +79,9 @@ class ExpandStep:
     def record_call(self) -> None:
         """Clear the recorded result just before the call (MR-010).
 
-        The absence of a recorded result means that a call may be in flight; the claim stores the
-        size. The number of RESOURCE_EXHAUSTED answers is cleared too, because it proves nothing
-        once the outcome of a later call is unknown (MR-031).
+        If no result is recorded, a call for the size in the claim may be in flight. The number of
+        RESOURCE_EXHAUSTED responses is cleared too, because it proves nothing once the outcome of a
+        later call is unknown (MR-031).
         """
         marks = self.work.marks
         call = marks.expansion_of(self.plan.target.size_bytes)
@@ -114,7 +114,7 @@ class ExpandStep:
             return self._failed(str(answer), expand_result(answer), answer)
         size_bytes, wanted = answer.capacity_bytes, self.plan.target.size_bytes
         if size_bytes == 0:
-            size_bytes = wanted  # the answer has no size (DR-005)
+            size_bytes = wanted  # the response has no size (DR-005)
             message = f"the driver returned no size; {canonical(wanted)} is assumed as the new size"
             self.work.say(words.REASON_RESIZED, message, is_warning=True)
         if size_bytes < wanted:

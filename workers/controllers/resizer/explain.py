@@ -1,4 +1,4 @@
-"""Explains why a claim lacks its requested size or class, for `csi-fleet explain pvc`."""
+"""Explains why a claim does not have its requested size or class, for `csi-fleet explain pvc`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ChangeFacts:
         volume: the claim's PV; None if it is missing.
         driver_name: the name of the volume's driver; "" if it is unknown.
         driver: the driver's registration; None if no worker runs the resizer for the driver.
-        served: the drivers, divided by whether their workers run the resizer.
+        served: the drivers that workers serve, with and without the resizer.
         attributes_class: the requested VolumeAttributesClass; None if it is missing.
         state: the state of the claim's key; None if the key is not in the queue.
         node: the node that has a pod of the claim and must expand the file system; "" if unknown.
@@ -177,7 +177,7 @@ def change_cause(facts: ChangeFacts) -> Cause:
 
 
 def _shared(facts: ChangeFacts, claim: ClaimView) -> Cause | None:
-    """Return the cause that affects the size and the class alike; None if there is none."""
+    """Return the cause that affects both the size and the class; None if there is none."""
     if facts.volume is None:
         return Cause(
             "volume-missing",
@@ -307,7 +307,7 @@ def _queue(facts: ChangeFacts) -> Cause | None:
 
 
 def _failed(facts: ChangeFacts, claim: ClaimView) -> Cause:
-    """Return a cause with the last attempt's error or, if there is none, why nothing is known."""
+    """Return a cause with the last attempt's error, or with the reason that it is unknown."""
     error = queueing.last_error(facts.state, None)
     again = _again(facts)
     if error is not None and facts.state is not None:

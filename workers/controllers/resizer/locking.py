@@ -4,7 +4,7 @@ The lock on the volume's name prevents the volume's creation and deletion. The l
 the expansion must not overlap with a publication, that is, if the driver can expand only offline or
 has refused because the volume was published. Otherwise the lock is shared. One key covers both the
 expansion and the modification of a claim, so the two never conflict. If two static volumes share a
-handle, a further lock of the resizer keeps the changes of their claims apart.
+handle, another lock of the resizer prevents changes for both claims at once.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ def places(
 ) -> tuple[Lock, ...]:
     """Return a lock for each operation whose limit is below that of the driver's queue (MR-012).
 
-    `limits: {expand: {concurrency: 8}, modify: {concurrency: 1}}` lets eight claims run at once, of
-    which one can be modifying its volume.
+    `limits: {expand: {concurrency: 8}, modify: {concurrency: 1}}` lets eight claims run at once,
+    but only one of them may be modifying its volume.
 
     Args:
         driver: the driver, with its limits from the drivers file.
-        uid: the claim's uid, which selects one of the `limit` locks.
+        uid: the claim's uid; it selects one of an operation's locks.
         operations: the operations that are about to be called.
         workers: the limit for operations that the drivers file does not name.
     """

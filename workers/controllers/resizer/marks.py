@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 # The same event is not repeated within this time (MR-050).
 QUIET_SECONDS: Final = 600.0
 _MAX_SAID: Final = 16
-# Class parameters that are larger than this as JSON are not stored (DR-027), because the whole
-# state may have at most 64 KiB.
+# Class parameters whose JSON is larger than this are not stored (DR-027), because the whole state
+# is limited to 64 KiB.
 _MAX_PARAMETERS: Final = 8192
 _NUMBERS: Final = ("exhausted", "digest")
 _DEADLINES: Final = ("deadline", "overtaken")
@@ -36,15 +36,15 @@ class Call:
     """The last expand or modify call of a claim.
 
     Attributes:
-        target: the size in bytes as text, or the name of the class.
+        target: the size in bytes as a string, or the name of the class.
         result: the result of the call.
         at: the time at which the result was recorded, in seconds, by the queue's clock.
-        exhausted: the number of consecutive RESOURCE_EXHAUSTED answers (MR-031).
+        exhausted: the number of consecutive RESOURCE_EXHAUSTED responses (MR-031).
         parameters: the parameters of the class, kept while the call may be in flight (DR-027).
         deadline: the time by which the call must end; set while the call's outcome is unknown
             (MR-010).
         overtaken: the time by which dead workers' earlier calls for the same target must end.
-        digest: a checksum of the parameters, which may be too large to store; 0 if unknown.
+        digest: a checksum, because the parameters may be too large to store; 0 if unknown.
     """
 
     target: str
@@ -58,7 +58,7 @@ class Call:
 
     @property
     def deadlines(self) -> tuple[Deadline, Deadline]:
-        """The deadlines of calls that may be in flight and whose outcome is unknown."""
+        """The deadlines of calls that may be in flight and have an unknown outcome."""
         return self.deadline, self.overtaken
 
     def answered(self) -> Self:

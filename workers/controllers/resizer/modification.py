@@ -57,7 +57,7 @@ class ModifyStep:
         except NotFoundError:
             kept = work.marks.modification_of(name)
             if self.plan.is_again and kept is not None and kept.parameters is not None:
-                self._parameters = dict(kept.parameters)  # those of the deleted class (DR-027)
+                self._parameters = dict(kept.parameters)  # the deleted class's parameters (DR-027)
             else:
                 self._refusal = f'VAC "{name}" does not exist.'
             return
@@ -76,8 +76,8 @@ class ModifyStep:
         if self.plan.is_again:
             return
         if self._is_hopeless:
-            # The class is treated as if the driver had answered INVALID_ARGUMENT, because
-            # Kubernetes' own tests expect this for a class of another driver.
+            # The class is treated as if the driver had returned INVALID_ARGUMENT, because
+            # Kubernetes's own tests expect this for another driver's class.
             editing.mark_modify_failed(
                 edit,
                 self.plan.class_name,
@@ -92,7 +92,7 @@ class ModifyStep:
             editing.mark_modifying(edit, self.plan.class_name)
 
     def prepare(self) -> Outcome | None:
-        """Prepare the call; return an outcome if no call is to be made."""
+        """Prepare the call; return an outcome if no call should be made."""
         work = self.work
         if self._refusal:
             work.complain(words.REASON_MODIFY_FAILED, self._refusal)
@@ -133,8 +133,8 @@ class ModifyStep:
         """Record, before the call, that a call may be in flight, whatever the last result (MR-010).
 
         The parameters are stored because the class may be deleted before the outcome is known
-        (DR-027). The deadline is stored because this call, if it ended late, would undo a different
-        class that was applied in the meantime.
+        (DR-027). The deadline is stored because, if this call ended late, it would undo a class
+        that was applied in the meantime.
         """
         work, session = self.work, self.work.lease.session
         known = work.marks.modification_of(self._class)
@@ -199,11 +199,11 @@ class ModifyStep:
         return retry(str(result))
 
     def _remember(self, result: Result, *, is_heard: bool = True) -> None:
-        """Store the call's result; an overtaken call is kept until it must have ended (MR-010).
+        """Store the call's result; keep an overtaken call until it must have ended (MR-010).
 
         Args:
             result: the result of the last call.
-            is_heard: whether the driver itself answered, so that the call's deadline no longer
+            is_heard: whether the driver itself responded; the call's deadline then no longer
                 matters.
         """
         work = self.work

@@ -1,8 +1,8 @@
-"""Decides whether a different class is applied to a claim's volume (R-100 to R-115).
+"""Decides whether to apply a different class to a claim's volume (R-100 to R-115).
 
-The functions do no I/O. They decide on the basis of the live claim, the reconcile state and the
+The functions do no I/O. Their decisions depend on the live claim, the reconcile state and the
 current time. No other class is requested while the driver may still be applying one (I-2). The
-driver may also be executing a call of a dead worker, which can still be in flight after a later
+driver may also be executing a dead worker's call; such a call can still be in flight after a later
 call has ended (MR-010).
 """
 
@@ -27,8 +27,8 @@ class Modify:
     """The decision to apply `class_name`.
 
     Attributes:
-        is_again: whether the class is the one in `modifyVolumeStatus`. If so, its modification
-            may be in progress, and nothing is written before the call (R-103).
+        is_again: whether `modifyVolumeStatus` already names the class. If so, its modification may
+            be in progress, and nothing is written before the call (R-103).
     """
 
     class_name: str
@@ -53,7 +53,7 @@ def modification(
     now: float,
     overtaken_seconds: float,
 ) -> Modification:
-    """Decide whether, and to which class, to change one of our volumes (R-100)."""
+    """Decide whether to change one of our volumes, and to which class (R-100)."""
     if volume.csi_driver != driver_name:
         return Skip("not a csi volume of the driver")
     if not claim.is_bound:
@@ -62,7 +62,7 @@ def modification(
         return Skip("the volume is being deleted")
     may_run = claim.modify_state == ModifyState.IN_PROGRESS and _may_run(claim, marks)
     if claim.is_deleting and not may_run:
-        return Skip("the claim is being deleted")  # start nothing new (DR-022)
+        return Skip("the claim is being deleted")  # starts nothing new (DR-022)
     if claim.modify_state is None and claim.wanted_class == claim.current_class:
         return Skip("the class is applied")
     rest = _rest(claim, marks, slow_seconds, now)
@@ -84,7 +84,7 @@ def modification(
 
 
 def skipping(claim: ClaimView) -> str:
-    """Return the reason that is shown while an infeasible class is not retried (R-114)."""
+    """Return the reason to show while an infeasible class is not being retried (R-114)."""
     return (
         f"skipping volume modification for pvc {claim.path}, because modification previously "
         "failed with infeasible error"

@@ -1,4 +1,4 @@
-"""Checks whether a claim is in use, after its driver refused to expand a published volume (R-080).
+"""Checks if a claim is in use, after its driver has refused to expand a published volume (R-080).
 
 Pods and attachments are read at the time of the check; no process caches them (DR-012).
 """
@@ -48,4 +48,4 @@ def is_in_use(kube: KubeReader, namespace: str, claim_name: str, volume_name: st
             for one in kube.list(paths.ATTACHMENTS)
         )
     except ForbiddenError:
-        return False  # csi-resizer's role lacks this permission; then only pods are checked
+        return False  # csi-resizer's role does not have this permission; only pods are checked then

@@ -25,8 +25,8 @@ def csi_volume(volume: JsonObject) -> JsonObject:
         AttemptError: NO_CHANGE; the volume has no CSI form or no handle.
     """
     if value_at(volume, "spec", "csi") is None:
-        # Only drivers that replace in-tree plugins have such claims (`decide.is_ours`), so the
-        # message "is not migrated to CSI" of R-040 never occurs.
+        # Only drivers that replace in-tree plugins have such claims (`decide.is_ours`), so R-040's
+        # message "is not migrated to CSI" never occurs.
         try:
             volume = volume_to_csi(volume)
         except AttemptError as error:
@@ -47,7 +47,7 @@ def expand_secret(volume: Json) -> SecretRef | None:
 def modify_secret(volume: Json) -> SecretRef | None:
     """Return the annotated secret for ControllerModifyVolume, else the expand secret.
 
-    The annotated secret counts only if the annotations give both its name and its namespace.
+    The annotated secret is used only if the annotations give both its name and its namespace.
     """
     found = annotations_of(volume)
     name, namespace = found.get(ANN_MODIFY_SECRET_NAME), found.get(ANN_MODIFY_SECRET_NAMESPACE)

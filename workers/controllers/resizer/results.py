@@ -38,8 +38,8 @@ _INFEASIBLE: Final = frozenset({errors.INVALID_ARGUMENT, errors.OUT_OF_RANGE, er
 def is_uncertain(error: CsiError) -> bool:
     """Return True if the call may be in flight (R-050, R-111).
 
-    In addition to the codes of R-050, an unreadable answer or a broken stream says nothing about
-    the storage system, whatever code the transport reports.
+    In addition to the codes of R-050, this includes unreadable responses and broken streams:
+    whatever code the transport reports for them, it says nothing about the storage system.
     """
     return not error.is_final or error.code == errors.RESOURCE_EXHAUSTED
 

@@ -1,10 +1,9 @@
 """Turns events into keys of claims that may need a reconcile (R-010, R-013, MR-002).
 
-The rules keep the claims that are not finished, and the driver of each volume of a registered
-driver. Events that only echo the resizer's own writes (states, conditions, allocated size) queue
-nothing (DR-008). Unlike in csi-resizer (R-011), a claim is also queued by events of the objects for
-which it may be waiting: its volume, its class, or the end of an attachment (DR-011, DR-018,
-DR-019).
+The rules keep the unfinished claims, and the driver of each volume that a registered driver has.
+Events that only echo the resizer's own writes (states, conditions, allocated size) queue nothing
+(DR-008). Unlike in csi-resizer (R-011), a claim is also queued when something happens that it may
+be waiting for: its volume or its class changes, or an attachment ends (DR-011, DR-018, DR-019).
 """
 
 from __future__ import annotations
@@ -48,8 +47,8 @@ class DriverView(msgspec.Struct, frozen=True, gc=False):
 class Waiting(msgspec.Struct, frozen=True, gc=False):
     """A claim that is not finished, without the resizer's own writes.
 
-    `states`: two flags, which say whether the claim shows an expansion state and a modification
-    state.
+    `states`: two flags: whether the claim shows an expansion state, and whether it shows a
+    modification state.
     """
 
     uid: str
@@ -72,7 +71,7 @@ class Noted(msgspec.Struct, frozen=True, gc=False):
 
 
 class ResizerRules:
-    """Tracks claims whose size is too small or whose class is not the requested one."""
+    """Tracks claims that do not have the requested size or the requested class."""
 
     def __init__(self) -> None:
         self._drivers: dict[str, DriverView] = {}
@@ -281,7 +280,7 @@ def _caught_up(item: Claim, noted: Noted) -> bool:
 
 
 def _is_echo(before: Waiting, now: Waiting) -> bool:
-    """Return True if the resizer's own writes may explain everything that has changed (DR-008).
+    """Return True if all changes may be the resizer's own writes (DR-008).
 
     The resizer removes a state only on success, which also changes the capacity or the current
     class. If another writer removed the state, the claim must be retried (R-010, R-013, TR-012).
@@ -294,7 +293,7 @@ def _is_echo(before: Waiting, now: Waiting) -> bool:
 
 
 def _size(text: str) -> int:
-    """Parse a size in bytes; return 0 if the text is invalid, which the worker then reports."""
+    """Parse a size in bytes; return 0 if it is invalid (the worker reports that)."""
     try:
         return parse(text)
     except AttemptError:

@@ -54,7 +54,7 @@ class ResizerSettings:
 
     Attributes:
         timeout_seconds: the timeout of each expansion and modification, `--timeout` (DR-032).
-        workers: how many claims are in progress at the same time, `--workers`.
+        workers: how many claims may be in progress at the same time, `--workers`.
         retry_interval_start_seconds: the first retry interval.
         retry_interval_max_seconds: the longest retry interval, and the pause after an infeasible
             size or class.
@@ -62,8 +62,8 @@ class ResizerSettings:
             (R-080).
         extra_modify_metadata: whether to add the names of claim and volume to the parameters
             (R-104).
-        default_fs_type: the file system for volumes that specify none; the driver's attach setting
-            (DR-004).
+        default_fs_type: the file system for volumes that specify none; it is the driver's attach
+            setting (DR-004).
         serializes: whether a volume is never expanded and modified at the same time (MR-011).
         exhausted_is_final: whether a size may be reduced after RESOURCE_EXHAUSTED (MR-031).
         recovers, applies_classes, annotates: the three gates (R-121).
@@ -84,7 +84,7 @@ class ResizerSettings:
 
 
 def read_settings(values: Mapping[str, Any]) -> ResizerSettings:
-    """Build the settings from flag values by name.
+    """Build the settings from the flag values, keyed by flag name.
 
     Raises:
         ConfigError: `--workers` is less than 1 (DR-030).

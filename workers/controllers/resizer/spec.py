@@ -98,7 +98,7 @@ SPEC: Final = Spec(
         Kind(
             KIND,
             task="changes.sync",
-            work_queue="csi-resizer-pvc",  # one queue; csi-resizer has two of this name (DR-025)
+            work_queue="csi-resizer-pvc",  # one queue; csi-resizer has two with this name (DR-025)
             operations=OPERATIONS,
             limits_each=True,
             subject=paths.CLAIMS,

@@ -1,7 +1,7 @@
 """One reconcile of one claim: plans at most one expand and one modify step (MR-001).
 
 One patch records the start of both steps, their calls run in parallel (MR-011), and each result is
-written when it arrives. After a crash the claim still names the size and the class that may be in
+written when it arrives. After a crash, the claim still names the size and the class that may be in
 progress, so the next worker repeats exactly those calls (MR-033).
 """
 
@@ -295,10 +295,10 @@ class Reconcile:
         return retry("not marked")
 
     def _answers(self, work: Work, steps: Sequence[Step]) -> Iterator[tuple[Step, Any]]:
-        """Record each step's call, then make it; yield a step when its answer arrives (MR-010).
+        """Record each step's call, then make it; yield a step when its response arrives (MR-010).
 
-        Two calls run in parallel, because some drivers merge them into one change that is followed
-        by a long cool-down (MR-011).
+        Two calls run in parallel, because some drivers merge them into one change, and a long
+        cool-down follows each change (MR-011).
         """
         if len(steps) < 2 or self._settings.serializes:
             for step in steps:
@@ -346,7 +346,7 @@ class Reconcile:
 
 
 def pruned(marks: Marks, claim: ClaimView, overtaken_seconds: float) -> Marks:
-    """Drop the results of targets that the claim no longer has."""
+    """Drop the results for targets that the claim no longer has."""
     call = marks.modify
     if call is not None and (claim.modify_state, claim.modify_target) != (
         ModifyState.IN_PROGRESS,
@@ -363,7 +363,7 @@ def pruned(marks: Marks, claim: ClaimView, overtaken_seconds: float) -> Marks:
 
 
 def _delays(work: Work, plans: Iterable[Expansion | Modification]) -> list[float]:
-    """Return the seconds until each suspended target is due and any overtaken call has ended."""
+    """Return the seconds until suspended targets are due and until overtaken calls have ended."""
     skips = [plan.delay_seconds for plan in plans if isinstance(plan, Skip)]
     overtaken = work.overtaken_seconds or None
     return [seconds for seconds in (*skips, overtaken) if seconds is not None]
@@ -376,7 +376,7 @@ def _record_calls(work: Work, steps: Iterable[Step]) -> None:
 
 
 def _answer(step: Step) -> Any:
-    """Return the driver's answer, or the error that prevented the call."""
+    """Return the driver's response, or the error that prevented the call."""
     try:
         return step.answer()
     except TransientError as error:

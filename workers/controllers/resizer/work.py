@@ -1,4 +1,4 @@
-"""Objects, reconcile state, events and error texts that both steps of a reconcile share."""
+"""The objects, reconcile state, events and error messages that both steps of a reconcile share."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Work:
 
     @property
     def overtaken_seconds(self) -> float:
-        """How long a dead worker's modification may stay in flight after a later call ended."""
+        """How long a dead worker's modification may stay in flight after a later call has ended."""
         return self.lease.session.seconds_left(self.marks.overtaken())
 
     def say(self, reason: str, message: str, *, is_warning: bool = False) -> None:
@@ -92,7 +92,7 @@ class Work:
         )
 
     def say_once(self, reason: str, message: str, *, is_warning: bool = False) -> None:
-        """Record an event, unless the failing claim recently had the same event (MR-050)."""
+        """Record an event, unless the failing claim has recently had the same one (MR-050)."""
         if not self.marks.has_said(reason, message, self.now):
             self.say(reason, message, is_warning=is_warning)
             self._said.append((reason, message))
@@ -147,5 +147,5 @@ class Work:
 
 
 def patch_failed(claim: ClaimView, error: ApiError) -> str:
-    """Return csi-resizer's text for a refused status write, with its double space (R-035)."""
+    """Return csi-resizer's message for a refused status write, with its double space (R-035)."""
     return f"can't patch status of  PVC {claim.path} with {error}"

@@ -1,4 +1,4 @@
-"""Writes a result only if the object still has the state for which the result was computed.
+"""Writes a result only if the object still has the state that the result was computed for.
 
 Every write is conditional on the uid and the resourceVersion (MR-040, MR-041). After a conflict the
 object is read again and the write is checked again, without a driver call and without a back-off.
@@ -50,7 +50,7 @@ class Writer(LivePass):
     def edit_claim(
         self, step: str, change: Callable[[ClaimEdit], bool], *, tries: int = WRITE_TRIES
     ) -> None:
-        """Write a change of the claim's status if `change` returns True and there is a difference.
+        """Write a change to the claim's status if `change` returns True and there is a difference.
 
         After a conflict the write is retried while `change` returns True for the new state.
 
@@ -68,7 +68,7 @@ class Writer(LivePass):
             self.write(step, patch, status=True, tries=tries)
 
     def edit_volume(self, step: str, change: Callable[[JsonObject], JsonObject | None]) -> None:
-        """Write a change of the volume, unless `change` returns None instead of a merge patch.
+        """Write a change to the volume, unless `change` returns None instead of a merge patch.
 
         Raises:
             ConflictError: `WRITE_TRIES` conflicts in a row.

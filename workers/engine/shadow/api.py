@@ -62,7 +62,7 @@ class ShadowApi(KubeClient):
         accept: str = JSON,
         timeout_seconds: float | None = None,
     ) -> bytes:
-        """Send a read, or answer it from this reconcile's own writes; never send a write."""
+        """Send a read, or serve it from this reconcile's own writes; never send a write."""
         if path.startswith(_REVIEWS):
             return super().request(method, path, query=query, body=body)
         if method != "GET":

@@ -1,4 +1,4 @@
-"""Compares what the sidecar did to one object with what the shadow would have done, without I/O.
+"""Compares what the sidecar did to an object with what the shadow would have done, without I/O.
 
 Values that only the driver can know (handles, the sizes that it rounds, topology, contexts) are not
 compared, because the shadow never asked the driver. For a created object, everything else is
@@ -61,7 +61,7 @@ _DRIVERS: Final = {
     "volumegroupsnapshotcontents": r"|status\.(creationTime|readyToUse|.*Handle.*)",
     "volumegroupsnapshots": r"|status\.(creationTime|readyToUse)",
 }
-# Fields with the time of the write, which always differ between two writers.
+# Fields that contain the time of the write: they always differ between two writers.
 _TIMES: Final = r"|.*\.(time|lastTransitionTime|lastProbeTime)"
 _DEFAULTS: Final = {"spec.volumeMode": "Filesystem"}
 _AT_LEAST: Final = re.compile(r"spec\.capacity\.storage")
@@ -77,7 +77,7 @@ def plural_of(path: str) -> str:
 def compare(
     path: str, base: JsonObject | None, wanted: JsonObject | None, live: JsonObject | None
 ) -> tuple[Verdict, tuple[str, ...]]:
-    """Return the verdict, and the differences as text for people: `field: ours, theirs`.
+    """Return the verdict, and the differences in human-readable form: `field: ours, theirs`.
 
     Args:
         path: the API path of the object.
@@ -105,7 +105,7 @@ def compare(
 
 
 def _created(wanted: JsonObject, live: JsonObject, ignored: re.Pattern[str]) -> tuple[str, ...]:
-    """Return the differences, in both directions, between csi-fleet's object and the sidecar's."""
+    """Return all differences, in both directions, between csi-fleet's object and the sidecar's."""
     ours, theirs = dict(leaves(wanted)), dict(leaves(live))
     others = re.compile("(" + ignored.pattern + _OTHERS + ")")
     names = [one for one in sorted(ours.keys() | theirs.keys()) if not others.fullmatch(one)]
@@ -123,7 +123,7 @@ def _created(wanted: JsonObject, live: JsonObject, ignored: re.Pattern[str]) -> 
 def _changed(
     base: JsonObject, wanted: JsonObject, live: JsonObject, ignored: re.Pattern[str]
 ) -> tuple[str, ...]:
-    """Return the fields that the shadow would have changed and whose live values differ."""
+    """Return the fields that the shadow would have changed but that have other live values."""
     before, ours, theirs = (dict(leaves(one)) for one in (base, wanted, live))
     names = [
         name

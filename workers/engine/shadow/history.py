@@ -1,7 +1,7 @@
 """Reads the states that an object has had since a prediction, from the API server's short history.
 
-A sidecar's write is often followed within milliseconds by a write of another component. What counts
-is the object as the sidecar left it, not its state at the next check.
+A sidecar's write is often followed within milliseconds by a write of another component. The object
+must be compared as the sidecar left it, not as it is at the next check.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from workers.kube.client import KubeClient
     from workers.kube.objects import JsonObject
 
-# The seconds after which the server ends the watch; this is the shortest value that it accepts.
+# The number of seconds after which the server ends the watch; it accepts no smaller value.
 _SECONDS: Final = "1"
 
 
@@ -35,7 +35,7 @@ class History:
         return str(found["metadata"].get("resourceVersion", ""))
 
     def states(self, path: str, version: str) -> list[JsonObject]:
-        """Return the object after each write since `version`, oldest first; blocks for a second."""
+        """Return the object after each write since `version`, oldest first; block for a second."""
         query = {
             "watch": "1",
             "resourceVersion": version,
