@@ -1,4 +1,4 @@
-"""The command `csi-fleet`: starts node helpers directly, and everything else through `workers.__main__`.
+"""The command `csi-fleet`: starts node helpers directly, the rest through `workers.__main__`.
 
 A node helper must not load the modules that the other commands import (see `workers.node`).
 """

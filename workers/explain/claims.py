@@ -423,7 +423,7 @@ def _queued(facts: ClaimFacts) -> Cause | None:
 
 
 def _failed(facts: ClaimFacts) -> Cause | None:
-    """Return a cause with the last attempt's error and the time of the next; None if it did not fail."""
+    """Return a cause with the error and the next attempt's time if the last one failed, else None."""
     state = facts.state
     if state is None or not (state.fails or state.abandoned_at or state.due):
         return None

@@ -98,7 +98,7 @@ def known_states(
     noun: Noun,
     found: JsonObject,
 ) -> list[KeyState]:
-    """Return the states of those keys of the object that are waiting, running or failing or have a history.
+    """Return the states of the object's keys that are waiting, running, failing or have a history.
 
     Raises:
         QueueUnavailable: Redis does not answer.

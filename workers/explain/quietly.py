@@ -1,4 +1,4 @@
-"""Reads facts that an explanation can do without, because the user may not be allowed to read them."""
+"""Reads facts that an explanation can do without, in case the user is not allowed to read them."""
 
 from __future__ import annotations
 
