@@ -423,7 +423,7 @@ def _queued(facts: ClaimFacts) -> Cause | None:
 
 
 def _failed(facts: ClaimFacts) -> Cause | None:
-    """Return a cause with the error and the next attempt's time if the last one failed, else None."""
+    """Return a cause with the last attempt's error and the time of the next one, or None."""
     state = facts.state
     if state is None or not (state.fails or state.abandoned_at or state.due):
         return None

@@ -52,7 +52,7 @@ class _Search:
         self.found: Future[JsonObject | None] = Future()
 
     def ends_with(self, item: JsonObject) -> bool:
-        """Return True if the caller is looking for this object, or if the caller's function failed."""
+        """Return True if the caller is looking for this object, or if its function failed."""
         try:
             if not self._matches(item):
                 return False

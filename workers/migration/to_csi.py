@@ -132,7 +132,7 @@ def _azure_disk(_volume: Volume, source: Source) -> Source:
 
 
 def _azure_file(volume: Volume, source: Source) -> Source:
-    """Build a handle with everything that the driver needs, including volume and secret namespace."""
+    """Build a handle with all that the driver needs, including the volume and secret namespace."""
     namespace = source.get("secretNamespace")
     if namespace is None:
         namespace = (volume["spec"].get("claimRef") or {}).get("namespace")

@@ -113,7 +113,7 @@ class Metrics:
                 self.attempts.labels(kind, driver_name, outcome)
 
     def driver_left(self, driver_name: str) -> None:
-        """Stop exporting a driver's connection gauge, because this process no longer serves the driver."""
+        """Stop exporting the connection gauge of a driver that is no longer served here."""
         self.driver_connected.labels(driver_name).set(GONE)
 
     def csi_observer(

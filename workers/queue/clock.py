@@ -39,7 +39,7 @@ class Clock:
         return self.host_ms / 1000
 
     def shown(self, stamp_ms: float) -> float:
-        """Convert a time on the queue's clock to seconds since 1970, as on the Redis host's clock."""
+        """Convert a time on the queue's clock to the Redis host's clock, in seconds since 1970."""
         return (stamp_ms - self.now_ms + self.host_ms) / 1000
 
 

@@ -205,7 +205,7 @@ def read_keys(client: redis.Redis, wanted: list[Key]) -> list[KeyState]:
 
 
 def _records(key: Key) -> dict[str, str]:
-    """Return the families that can have a record for this key, each with the record's hash field."""
+    """Return the families that can have a record for this key, with the record's hash field."""
     return {"memos": key.text, "intents": key.record_name, "unsaved": key.record_name}
 
 
@@ -278,7 +278,7 @@ class FailedKey:
 
 
 def failed_keys(client: redis.Redis, *, limit: int = 10_000) -> list[FailedKey]:
-    """Return the keys that failed or are at their retry limit; those with the most failures come first.
+    """Return the keys that failed or are at their retry limit; most failures first.
 
     The keys are read in batches.
 
