@@ -125,7 +125,7 @@ class LeaderHealth:
         self._renewed = None
 
     def check(self) -> str:
-        """Return client-go's error message; "" for a standby and for a leader that renews in time."""
+        """Return client-go's error message; "" for a standby, or a leader that renews in time."""
         renewed = self._renewed
         if renewed is None or self._clock() - renewed <= self._limit:
             return ""

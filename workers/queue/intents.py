@@ -126,7 +126,7 @@ class IntentStore:
         return bool(self._scripts.run("finish", *self._at(domain, lease), *_owner(lease)))
 
     def put(self, domain: str, intent: Mapping[str, Any], lease: Lease | None = None) -> None:
-        """Replace an intent, for example to record its new stage; raises the same errors as `begin`.
+        """Replace an intent, for example to record a new stage; raises the same errors as `begin`.
 
         No call begins here, so no note is added to the key's history.
         """
@@ -232,7 +232,7 @@ class IntentStore:
         return driver_key(self._client, name, driver)
 
     def _at(self, domain: str, lease: Lease | None) -> tuple[str, str]:
-        """Return the arguments that locate the records for a script: the keys' driver part and the domain."""
+        """Return what a script needs to find the records: the keys' driver part and the domain."""
         return spelled(self._driver if lease is None else lease.key.driver), domain
 
     def _drop(self, name: str, field: str) -> None:

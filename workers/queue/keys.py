@@ -79,7 +79,7 @@ class Key:
 
     @property
     def lane(self) -> str:
-        """The key's lane. The keys of a lane share a concurrency limit, a rate and an order (G11)."""
+        """The key's lane; a lane's keys share a concurrency limit, a rate and an order (G11)."""
         return f"{spelled(self.kind)}|{spelled(self.driver)}"
 
     @property

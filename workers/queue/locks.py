@@ -32,7 +32,7 @@ class Lock:
 
     @property
     def text(self) -> str:
-        """The lock's string form in Redis, `x:<name>` or `s:<name>`, with special characters encoded."""
+        """The lock as a string, `x:<name>` or `s:<name>`, with special characters encoded."""
         return f"{self.mode.value}:{lock_name(self.name)}"
 
     @classmethod
@@ -48,10 +48,10 @@ def lock_name(name: str) -> str:
 
 
 def snapshot_content(name: str, mode: Mode = Mode.EXCLUSIVE) -> Lock:
-    """Return a snapshot content's lock: exclusive for deleting the snapshot, shared for restoring it."""
+    """Return a snapshot content's lock: exclusive to delete the snapshot, shared for restores."""
     return Lock(f"snapshot-content:{name}", mode)
 
 
 def stored_volume(driver: str, handle: str, mode: Mode = Mode.EXCLUSIVE) -> Lock:
-    """Return a stored volume's lock, whatever its PV: exclusive for deleting, shared for snapshots."""
+    """Return a stored volume's lock, whatever its PV: exclusive to delete, shared for snapshots."""
     return Lock(f"{driver}#{handle}", mode)

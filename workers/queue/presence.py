@@ -1,4 +1,4 @@
-"""Records which watchers are alive, whether beat is alive, and what prevents processes from working.
+"""Records which watchers are alive, whether beat is alive, and what stops processes from working.
 
 Each watcher announces itself every few seconds. Beat is not allowed to write here, so the worker
 that gets beat's tick announces beat. The records are only for users: no decision depends on them.

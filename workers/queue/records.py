@@ -57,7 +57,7 @@ def decode(client: redis.Redis, key: str, field: str, raw: bytes | str) -> dict[
 def unseal(
     client: redis.Redis, seal: Seal, place: str, key: str, *, field: str, raw: bytes | str
 ) -> dict[str, Any] | None:
-    """Verify and decode a worker's record; if it is forged or unreadable, quarantine it and return None.
+    """Verify and decode a worker's record; quarantine it and return None if that fails.
 
     Args:
         client: the Redis client.
@@ -75,7 +75,7 @@ def unseal(
 
 
 def drivers_with(client: redis.Redis, name: str) -> list[str]:
-    """Return the drivers with a key in a `by_driver` family, as far as this user may read the keys."""
+    """Return the drivers with a key in a `by_driver` family, if this user may read the key."""
     prefix = redis_key(client, name)
     keys = sorted({text(one) for one in client.scan_iter(match=f"{literal(prefix)}*", count=1000)})
     pipe = client.pipeline(transaction=False)

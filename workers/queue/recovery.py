@@ -114,7 +114,7 @@ class Recovery:
             yield [key for raw in alone for key in _keys_of_unsaved(raw, keys_of_volume)]
 
     def _weigh(self, held: Counter[str]) -> None:
-        """Store the recounted bytes by namespace, because dropping records makes the counts drift."""
+        """Store the recounted bytes by namespace, because dropped records make the counts drift."""
         counts: Any = {name: count for name, count in held.items() if name}
         with reading(self._client):
             pipe = self._client.pipeline(transaction=True)

@@ -210,7 +210,7 @@ class Scripts:
         return call(self._function(name), 0, name, *args)
 
     def _load(self) -> None:
-        """Load the library; a Redis with users refuses this, because its container has loaded it."""
+        """Load the library; a Redis with users refuses this: its container has loaded it."""
         name, code = library(self._names)
         try:
             self.client.function_load(code, replace=True)
@@ -270,7 +270,7 @@ def repair(client: redis.Redis) -> bool:
 
 
 def _drop_wrong_lists(client: redis.Redis, prefix: str) -> bool:
-    """Delete Celery lists of the wrong type; this user is not allowed to rename other drivers' lists."""
+    """Delete Celery lists of the wrong type; not every user is allowed to rename all of them."""
     found = [text(key) for key in client.scan_iter(match=prefix + "*", count=500)]
     wrong = [key for key in found if text(client.type(key)) not in {"list", "none"}]
     for key in wrong:

@@ -43,7 +43,7 @@ def read_failed(source: DataSource, error: object) -> SourceError:
 
 
 def not_found(source: DataSource) -> SourceError:
-    """Return the error for a missing source claim, with the message of client-go's lister (row 1)."""
+    """Return the error for a missing source claim, with client-go's message (row 1)."""
     return read_failed(source, f'persistentvolumeclaim "{source.name}" not found')
 
 

@@ -32,7 +32,7 @@ class FieldError(AttemptError):
 
 
 def describe(obj: object) -> str:
-    """Return an object's name for a message, as far as it is known: `PersistentVolumeClaim shop/data`."""
+    """Return what is known of an object's name, for messages: `PersistentVolumeClaim shop/data`."""
     if not isinstance(obj, Mapping):
         return "object"
     metadata = obj.get("metadata")
