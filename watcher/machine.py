@@ -167,7 +167,7 @@ class Machine:
                 self._join(hosted, watch, scope)
 
     def _hold(self, hosted: Hosted, records: Records) -> None:
-        """Hold the controller's keys until the cached kinds that its workers read have been listed."""
+        """Hold the controller's keys until the cached kinds that its workers read are listed."""
         kinds = [kind.name for kind in hosted.spec.kinds]
         for watch in hosted.spec.watches:
             if watch.catalog and watch.is_needed(records):

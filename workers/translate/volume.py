@@ -58,7 +58,7 @@ class Rejection:
 
 
 def _content_problem(requested: csi.VolumeContentSource, answered: csi.VolumeContentSource) -> str:
-    """Return how the response's source differs from the requested one; "" if it does not (D-020)."""
+    """Return how the response's source differs from the requested one; "" if equal (D-020)."""
     kind = requested.WhichOneof("type")
     answered_kind = answered.WhichOneof("type")
     if answered_kind is None:
