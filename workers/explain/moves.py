@@ -55,7 +55,7 @@ _MOVES: Final = {
     ),
 }
 _BY_CODE: Final = {code: who for who, codes in _MOVES.items() for code in codes}
-# Causes of objects that wait for nothing; `pending` leaves these objects out.
+# The causes of objects that are not waiting for anything; `pending` leaves these objects out.
 SETTLED: Final = frozenset(_MOVES[NOBODY]) | {"kept", "not-found", "quota"}
 
 

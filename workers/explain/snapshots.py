@@ -1,4 +1,4 @@
-"""Finds the first reason why a snapshot, a group snapshot or a snapshot content waits."""
+"""Finds the first reason that a snapshot, a group snapshot or a snapshot content is waiting."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def with_object(found: Explained, own: Cause) -> Explained:
 
 
 def _unserved(tools: Tools, driver: str) -> Cause | None:
-    """If no worker runs the snapshotter for this driver, return this as the cause, else None."""
+    """Return a cause if no worker runs the snapshotter for this driver, else None."""
     served = Served.by(tools.registry.alive(), "snapshotter")
     if driver in served.names:
         return None
@@ -128,12 +128,12 @@ def snapshot_cause(
     group: Json | None = None,
     shape: Shape = SNAPSHOT,
 ) -> Cause:
-    """Explain what a VolumeSnapshot or VolumeGroupSnapshot waits for.
+    """Explain what a VolumeSnapshot or VolumeGroupSnapshot is waiting for.
 
     Args:
         snapshot: the snapshot or group snapshot, read live.
         content: the content that it is or will be bound to; None if there is none.
-        held: the cause for which that content waits; None if it does not wait.
+        held: why that content is waiting; None if it is not waiting.
         group: the group snapshot that a member names; None if there is none.
         shape: the differences between a snapshot and a group snapshot.
     """
@@ -178,7 +178,7 @@ def ready_cause(snapshot: Json, content: Json | None, held: Cause | None, shape:
 
 
 def _as_of(cause: Cause, content: Json | None, held: Cause | None, shape: Shape) -> Cause:
-    """Return the cause with the remedy of its content, if that has one."""
+    """Return the cause with its content's remedy, if there is one."""
     if content is None or held is None or not held.move:
         return cause
     name = objects.name_of(content)
@@ -187,7 +187,7 @@ def _as_of(cause: Cause, content: Json | None, held: Cause | None, shape: Shape)
         cause,
         advice=held.advice,
         until=held.until,
-        # The driver works on the content, so the content is retried.
+        # The driver works on the content, so the content is the object to retry.
         names={
             "driver": text(content, "spec", "driver"),
             **held.names,
@@ -241,7 +241,7 @@ def _deletion_cause(
 
 
 def content_cause(content: Json, shape: Shape = SNAPSHOT) -> Cause:
-    """Explain what a snapshot content waits for, from its fields."""
+    """Explain what a snapshot content is waiting for, from its fields."""
     driver, error = text(content, "spec", "driver"), objects.error_message(content)
     annotations = annotations_of(content)
     if is_deleting(content):

@@ -47,7 +47,7 @@ def _of_claim(claim: Mapping[str, Any]) -> list[Entry]:
     if at := stamp(metadata.get("deletionTimestamp") or ""):
         entries.append(Entry(at, "claim marked for deletion"))
     if (claim.get("status") or {}).get("phase") == "Bound" and (at := _status_time(metadata)):
-        # Use the end of that second, because binding is the last step.
+        # Binding is the last step, so the end of that second is used.
         entries.append(Entry(at + 0.999, "claim bound"))
     return entries
 

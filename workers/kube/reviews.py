@@ -22,18 +22,18 @@ TOKEN_REVIEWS: Final = paths.Resource("authentication.k8s.io", "v1", "tokenrevie
 ACCESS_REVIEWS: Final = paths.Resource(
     "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview"
 )
-# Answers are cached for this time, because Prometheus scrapes every few seconds. A revoked token is
-# refused after this time at the latest.
+# Results are cached for this long, because Prometheus scrapes every few seconds. A revoked token is
+# therefore refused within this time.
 _REMEMBERED_SECONDS: Final = 60.0
 _MAX_REMEMBERED: Final = 100
 
 
 class PathReaders:
-    """Authorizes readers of one path; caches each answer for a minute. Thread-safe.
+    """Authorizes readers of one path; caches each result for a minute. Thread-safe.
 
     Args:
-        client: the client of an account that may create both kinds of review.
-        path: the nonResourceURL for which the token's owner needs the verb `get`.
+        client: the client of an account that is allowed to create both kinds of review.
+        path: the nonResourceURL on which the token's owner needs the verb `get`.
         clock: returns monotonic seconds.
     """
 

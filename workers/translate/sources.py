@@ -1,6 +1,6 @@
 """Finds the source of a claim's volume, and checks that the claim may use it.
 
-Normalises `dataSource` and `dataSourceRef` to one DataSource and checks its grant, name, kind and
+Normalises `dataSource` and `dataSourceRef` to one DataSource, and checks its grant, name, kind and
 group (P-201 to P-209). `snapshots` and `clones` check the source objects. The caller reads all
 objects: one function names the object to read, and the next function checks it.
 Source: external-provisioner, pkg/controller/controller.go ProvisionExt, IsGranted.
@@ -50,7 +50,7 @@ class DataSource:
 
     @property
     def crosses_namespaces(self) -> bool:
-        """Whether the source is in another namespace, which needs a ReferenceGrant (P-204)."""
+        """Whether the source is in another namespace and needs a ReferenceGrant (P-204)."""
         return self.namespace != self.claim_namespace
 
 
@@ -76,7 +76,7 @@ class PopulatorSourceError(IgnoredError):
 
 
 class SourceError(AttemptError):
-    """The source cannot be used now (NoChange). `detail` contains the cause, for the log only."""
+    """The source cannot be used now (NoChange). `detail` is the cause, only for the log."""
 
     def __init__(self, source: DataSource, message: str, *, detail: str = "") -> None:
         super().__init__(
@@ -157,7 +157,7 @@ def check_grants(source: DataSource, grants: Iterable[Json]) -> None:
     (P-206).
 
     Args:
-        source: the source; in the claim's own namespace it needs no grant.
+        source: the source; it needs no grant if it is in the claim's own namespace.
         grants: the ReferenceGrants of the source's namespace.
 
     Raises:
