@@ -17,6 +17,7 @@ from workers.cli.tools import Tools
 from workers.config.flags import Command
 from workers.config.settings import RedisSettings, Settings
 from workers.config.toolflags import ToolSettings
+from workers.errors import ConfigError
 from workers.explain import nouns
 from workers.explain.audit import Report
 from workers.explain.gather import Gatherer
@@ -322,9 +323,12 @@ def test_beat_is_known_by_its_tick(world, capsys):
 def test_failed_takes_the_namespace_by_flag_too(world, capsys):
     """`failed` accepts the namespace by `-n` and as an argument."""
     world.fail(world.key(), "disk on fire")
+    world.api.add(paths.NAMESPACES, {"metadata": {"name": "nowhere"}})
     for arguments, tool in (((), {"namespace": "nowhere"}), (("nowhere",), {})):
         assert failed.run(world.tools(Command.FAILED, *arguments, **tool)) == 0
         assert "no object is failing in nowhere" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="there is no namespace nowere"):
+        failed.run(world.tools(Command.FAILED, "nowere"))
     failed.run(world.tools(Command.FAILED, namespace=world.key().tenant))
     assert "team/own" in capsys.readouterr().out
 

@@ -135,10 +135,12 @@ EXAMPLES = {
 _NOT_THERE = "the object does not exist, or Redis or the API server does not answer"
 EXITS = {
     Command.STATUS: "something needs attention (lines that start with !)",
-    Command.PENDING: "the driver is unknown, or Redis or the API server does not answer",
+    Command.PENDING: (
+        "the driver or namespace is unknown, or Redis or the API server does not answer"
+    ),
     Command.EXPLAIN: _NOT_THERE,
     Command.RETRY: f"{_NOT_THERE}, or no worker serves the object's driver",
-    Command.FAILED: "the driver is unknown, or Redis does not answer",
+    Command.FAILED: "a driver or namespace is unknown, or Redis does not answer",
     Command.DRAIN: "work was still running after the time of --wait",
     Command.AUDIT: "the audit found something",
     Command.DOCTOR: "a check reported FAIL",

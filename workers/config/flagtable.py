@@ -33,7 +33,7 @@ _TOOLS: Final = TOOLS - {Command.COMPLETION}
 _CLUSTER: Final = _RULES | _TOOLS | {Command.FLOWER}
 _SCHEDULE: Final = _RULES | {Command.BEAT}
 _ALL: Final = frozenset(Command) - {Command.VERSION, Command.COMPLETION}
-_REDIS: Final = _ALL
+_REDIS: Final = _ALL - {Command.CONFORMANCE}
 _FLOWER: Final = frozenset({Command.FLOWER})
 
 _STRING, _BOOL, _INT, _UINT = Kind.STRING, Kind.BOOL, Kind.INT, Kind.UINT

@@ -78,7 +78,7 @@ def main() -> None:
                 "operation": catalogue.lanes()["list-volumes"],
                 "lua": library()[1].splitlines()[:8],
                 "noun": nouns.nouns()["echo"].example,
-                "words": completion.words(Command.EXPLAIN).split()[:20],
+                "words": completion.objects(Command.EXPLAIN).split(),
                 "docs": [line for line in flags_markdown().splitlines() if "echo" in line],
                 "row": [line for line in flags_markdown().splitlines() if "loudness" in line],
                 "permissions": [one.text for one in doctor.rights(without_rights(settings))],
