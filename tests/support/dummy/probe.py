@@ -75,7 +75,7 @@ def main() -> None:
                 "places": sorted(kinds.places("d", [SPEC]) | kinds.places("", [SPEC])),
                 "tasks": sorted(app.tasks),
                 "work_queue": catalogue.work_queues()["echoes"],
-                "operation": catalogue.lanes()["list-volumes"],
+                "operation": catalogue.lanes()["list-snapshots"],
                 "lua": library()[1].splitlines()[:8],
                 "noun": nouns.nouns()["echo"].example,
                 "words": completion.objects(Command.EXPLAIN).split(),
