@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 from csi_client.errors import INTERNAL, CsiError
+from tests.support.fake_context import Death
 from tests.support.snapshot_world import CONTENT, SnapshotWorld, error_of
 from workers.controllers.snapshotter import topology
 from workers.kube import paths
@@ -249,3 +252,20 @@ def test_sns126_a_record_without_places_is_as_before():
     world.run_content()
     (mark,) = world.queue.marks.values()
     assert "allowed" not in mark["intent"]
+
+
+@pytest.mark.parametrize("step", range(9))
+def test_sns123_a_worker_that_dies_loses_no_topology(step):
+    """SNS-123: Wherever it dies, the next one writes the topology before the content is ready."""
+    world = world_of(*[answer("z1")] * 3)
+    world.steps.dies_before = step
+    with suppress(Death):
+        world.run_content()
+    died = len(world.steps.reached) == step
+    if died and (world.content().get("status") or {}).get("readyToUse"):
+        assert stored(world) == STORED
+    world.steps.dies_before = None
+    world.passed += 120
+    for _ in range(2):
+        world.run_content()
+    assert (stored(world), world.content()["status"]["readyToUse"]) == (STORED, True)
