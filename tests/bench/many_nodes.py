@@ -89,7 +89,11 @@ def main() -> None:
             assert fleet.process is not None
             groups = fleet_groups(fleet.process.pid)
             names = [f"n{number}" for number in range(1, options.nodes)]
-            before, calls, started = sample(api, groups), len(driver.calls()), time.monotonic()
+            before, calls, started = (
+                sample(api, groups),
+                len(driver.calls("GetCapacity")),
+                time.monotonic(),
+            )
             at_once(lambda name: join(api, driver.name, name), names)
             joined = time.monotonic()
             reads = 0
@@ -116,7 +120,9 @@ def main() -> None:
                 f"{ended - joined:.1f} s after the last node; none twice, none missing"
             )
             print(f"requests per node: {sum(ours.values()) / len(names):.2f}: {ours}")
-            print(f"GetCapacity calls per node: {(len(driver.calls()) - calls) / len(names):.2f}")
+            print(
+                f"GetCapacity calls per node: {(len(driver.calls('GetCapacity')) - calls) / len(names):.2f}"
+            )
             print(
                 f"CPU ms per node: {1000 * sum(cpu.values()) / len(names):.1f}: "
                 f"{ {name: round(one, 1) for name, one in cpu.items()} }"
