@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from csi_client import messages as csi
 from csi_client.errors import CsiError
 from workers.controllers.snapshotter import intent as intents
+from workers.controllers.snapshotter import topology
 from workers.controllers.snapshotter.content import has_result
 from workers.controllers.snapshotter.decide import is_final, made_nothing
 from workers.controllers.snapshotter.work import held_back
@@ -211,6 +212,7 @@ def ask_for_snapshot(work: ContentPass, wanted: Intent, secrets: Any, **options:
         source_volume_id=wanted.volumes[0],
         parameters=wanted.parameters or {},
         secrets=secrets,
+        accessibility_requirements=topology.requirement(wanted.allowed),
     )
     method = "Controller/CreateSnapshot"
     return work.ask(method, request, csi.CreateSnapshotResponse, **options).snapshot
