@@ -105,6 +105,25 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
+class Ended:
+    """A stream that has ended. `driver` and `caller` are "" if they were not found out."""
+
+    method: str
+    """The full name of the driver's method."""
+
+    asked: Asked
+    driver: str
+    caller: str
+    code: str
+    """The gRPC status in Go's spelling."""
+
+    text: str
+    seconds: float
+    size: int
+    """The bytes of the messages that were passed on."""
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """The limits of one server."""
 
@@ -124,8 +143,7 @@ class BlockServer:
         key: the file with its private key.
         limits: the limits of streams.
         plan: decides about a call; raises StreamRefused. It runs in several threads.
-        observe: called after each stream with the driver's name ("" if it is unknown), the full
-            method name, the status in Go's spelling, the seconds and the bytes that were relayed.
+        observe: called after each stream.
     """
 
     def __init__(
@@ -136,7 +154,7 @@ class BlockServer:
         *,
         limits: Limits,
         plan: Callable[[Asked], Planned],
-        observe: Callable[[str, str, str, float, int], None],
+        observe: Callable[[Ended], None],
     ) -> None:
         self._port = port
         self._files = (certificate, key)
@@ -229,16 +247,17 @@ class BlockServer:
             stream = _Stream(method, request, context)
             started = time.monotonic()
             code, text = await self._outcome(stream)
-            seconds = time.monotonic() - started
-            name = errors.code_name(code.value[0])
             self._observe(
-                stream.driver, f"/csi.v1.SnapshotMetadata/{method}", name, seconds, stream.bytes
-            )
-            _log.info(
-                "a stream of block metadata ended: %s of %s/%s: driver=%s caller=%s bytes=%d "
-                "seconds=%.1f code=%s %s",
-                *(method, stream.asked.namespace, stream.asked.snapshot, stream.driver),
-                *(stream.caller, stream.bytes, seconds, name, text),
+                Ended(
+                    f"/csi.v1.SnapshotMetadata/{method}",
+                    stream.asked,
+                    stream.driver,
+                    stream.caller,
+                    errors.code_name(code.value[0]),
+                    text,
+                    time.monotonic() - started,
+                    stream.size,
+                )
             )
             if code is not grpc.StatusCode.OK:
                 await context.abort(code, text)
@@ -319,7 +338,7 @@ class BlockServer:
                 async for message in call(request.SerializeToString()):
                     check.see(read.FromString(message))
                     await stream.context.write(message)
-                    stream.bytes += len(message)
+                    stream.size += len(message)
             except grpc.aio.AioRpcError as error:
                 raise _of_driver(error, request) from None
             except (RuleBroken, DecodeError) as error:
@@ -369,7 +388,7 @@ class _Stream:
             is_delta,
         )
         self.driver = self.caller = ""
-        self.bytes = 0
+        self.size = 0
 
 
 def _csi_request(

@@ -47,7 +47,9 @@ def read(address: str, authority: bytes, token: str, namespace: str, snapshot: s
     def one(number: int) -> None:
         credentials = grpc.ssl_channel_credentials(authority)
         with grpc.secure_channel(address, credentials, [("bench.client", number)]) as channel:
-            call = channel.unary_stream("/snapshotmetadata.SnapshotMetadata/GetMetadataAllocated")
+            call = channel.unary_stream(
+                "/snapshotmetadata.SnapshotMetadata/GetMetadataAllocated", None, None
+            )
             found.append(sum(map(len, call(request))))
 
     threads = [threading.Thread(target=one, args=(number,)) for number in range(n)]

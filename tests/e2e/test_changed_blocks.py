@@ -218,7 +218,7 @@ def test_the_driver_gets_the_classes_secret_and_nobody_else_sees_it(world, clien
     log = world.log_text()
     assert SECRET not in log
     assert client.token not in log
-    assert "code=FailedPrecondition" in log
+    assert 'code="FailedPrecondition"' in log
 
 
 def test_a_renewed_certificate_needs_no_restart(world):

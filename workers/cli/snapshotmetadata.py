@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from csi_client.blockserver import BlockServer, Limits
+from csi_client.blockserver import BlockServer, Ended, Limits
 from csi_client.errors import CsiError
 from workers.changedblocks import Planner
 from workers.cli.drivertools import open_client
@@ -91,10 +91,21 @@ def run(settings: Settings) -> int:
             loops.append(Loop("drivers-file", central.step))
     kube = KubeResources(kube_client(settings, metrics=metrics))
 
-    def observe(driver: str, method: str, code: str, seconds: float, size: int) -> None:
-        metrics.csi_observer(driver)(method, code, seconds)
-        if size:
-            metrics.block_bytes.labels(driver).inc(size)
+    def observe(one: Ended) -> None:
+        metrics.csi_observer(one.driver)(one.method, one.code, one.seconds)
+        if one.size:
+            metrics.block_bytes.labels(one.driver).inc(one.size)
+        _log.info(
+            "a stream of block metadata ended",
+            method=one.method,
+            snapshot=f"{one.asked.namespace}/{one.asked.snapshot}",
+            driver=one.driver,
+            caller=one.caller,
+            size_bytes=one.size,
+            seconds=round(one.seconds, 1),
+            code=one.code,
+            reason=one.text,
+        )
 
     server = BlockServer(
         blocks.port,
