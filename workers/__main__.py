@@ -33,6 +33,7 @@ _MODULES: Final = {
     Command.WORKER: "worker",
     Command.BEAT: "beat",
     Command.FLOWER: "flower",
+    Command.SNAPSHOT_METADATA: "snapshotmetadata",
     Command.CONFORMANCE: "conformance",
     **dict.fromkeys(TOOLS, "tools"),
 }

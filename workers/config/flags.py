@@ -24,6 +24,7 @@ class Command(StrEnum):
     WORKER = "worker"
     BEAT = "beat"
     FLOWER = "flower"
+    SNAPSHOT_METADATA = "snapshot-metadata"
     STATUS = "status"
     PENDING = "pending"
     EXPLAIN = "explain"
@@ -52,6 +53,7 @@ SUMMARIES = {
     Command.WORKER: ("", "run the controllers for the CSI drivers that it can reach"),
     Command.BEAT: ("", "trigger periodic work"),
     Command.FLOWER: ("", "web UI for the Celery tasks"),
+    Command.SNAPSHOT_METADATA: ("", "serve the changed blocks of snapshots to backup programs"),
     Command.STATUS: ("", "show drivers, queues, workers and Redis at a glance"),
     Command.PENDING: ("", "list everything that is waiting, grouped by cause"),
     Command.EXPLAIN: (
