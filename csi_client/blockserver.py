@@ -54,6 +54,8 @@ _BOUNDED: Final = (
 
 _MAX_CALLS: Final = 1000
 _PLAN_THREADS: Final = 16
+_END_SECONDS: Final = 1.0
+_CONTINUE: Final = "Continue after the last received block, with starting_offset"
 _SERVING: Final = b"\x08\x01"
 """grpc.health.v1.HealthCheckResponse with the status SERVING."""
 
@@ -163,6 +165,7 @@ class BlockServer:
         self._observe = observe
         self._pool = ThreadPoolExecutor(_PLAN_THREADS, thread_name_prefix="plan")
         self._running: Counter[tuple[str, str]] = Counter()
+        self._deadlines: set[asyncio.Timeout] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = asyncio.Event()
 
@@ -218,7 +221,10 @@ class BlockServer:
         await server.start()
         on_listening(port)
         await self._stopping.wait()
-        await server.stop(grace_seconds)
+        # The streams end themselves before gRPC would cancel them, so that their callers learn why.
+        for one in self._deadlines:
+            one.reschedule(min(one.when() or 0.0, self._loop.time() + grace_seconds))
+        await server.stop(grace_seconds + _END_SECONDS)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _credentials(self) -> grpc.ServerCredentials:
@@ -267,26 +273,27 @@ class BlockServer:
     async def _outcome(self, stream: _Stream) -> tuple[grpc.StatusCode, str]:
         """Run the stream; return the status with which it ends."""
         longest = self._limits.stream_seconds
+        deadline = asyncio.timeout(longest)
         try:
-            async with asyncio.timeout(longest):
+            async with deadline:
+                self._deadlines.add(deadline)
                 await self._answer(stream)
         except StreamRefused as refused:
             return refused.code, str(refused)
         except TimeoutError:
+            if self._stopping.is_set():
+                return grpc.StatusCode.UNAVAILABLE, f"the server is stopping. {_CONTINUE}"
             return grpc.StatusCode.DEADLINE_EXCEEDED, (
                 f"the stream took longer than {longest:.0f} s (--max-streaming-duration-min). "
-                "Continue after the last received block, with starting_offset"
+                f"{_CONTINUE}"
             )
         except asyncio.CancelledError:
-            if stream.context.cancelled() or not self._stopping.is_set():
-                return grpc.StatusCode.CANCELLED, "the caller cancelled the stream"
-            return grpc.StatusCode.UNAVAILABLE, (
-                "the server is stopping. Continue after the last received block, with "
-                "starting_offset"
-            )
+            return grpc.StatusCode.CANCELLED, "the caller cancelled the stream"
         except Exception:  # noqa: BLE001 - the edge of a stream
             _log.exception("unexpected error in a stream of block metadata")
             return grpc.StatusCode.INTERNAL, "unexpected error in csi-fleet; its log has the cause"
+        finally:
+            self._deadlines.discard(deadline)
         return grpc.StatusCode.OK, ""
 
     async def _answer(self, stream: _Stream) -> None:

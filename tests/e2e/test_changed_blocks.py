@@ -38,6 +38,7 @@ def world(tmp_path_factory, control_plane):
         world.snapshot("of-two", TWO, "honest:3:10")
         world.snapshot("endless", ONE, "endless:0:1000")
         yield world
+        assert "Traceback" not in world.log_text()
 
 
 @pytest.fixture
@@ -98,6 +99,16 @@ def test_a_killed_server_costs_no_block(world, client):
     received += blocks([next(call), next(call)])
     call.cancel()
     assert received == [(2 * BLOCK * one, BLOCK) for one in range(len(received))]
+
+
+def test_a_stopping_server_lets_streams_end(world, client):
+    world.snapshot("slow", ONE, "slow:20:10")
+    call = client.allocated("slow")
+    received = list(blocks([next(call)]))
+    assert world.server.stop(grace_seconds=30) == 0
+    received += blocks(call)
+    assert received == expected("slow:20:10")
+    world.start_server()
 
 
 def test_a_caller_that_goes_ends_the_drivers_call(world, client):
