@@ -120,9 +120,8 @@ def main() -> None:
                 f"{ended - joined:.1f} s after the last node; none twice, none missing"
             )
             print(f"requests per node: {sum(ours.values()) / len(names):.2f}: {ours}")
-            print(
-                f"GetCapacity calls per node: {(len(driver.calls('GetCapacity')) - calls) / len(names):.2f}"
-            )
+            asked = len(driver.calls("GetCapacity")) - calls
+            print(f"GetCapacity calls per node: {asked / len(names):.2f}")
             print(
                 f"CPU ms per node: {1000 * sum(cpu.values()) / len(names):.1f}: "
                 f"{ {name: round(one, 1) for name, one in cpu.items()} }"
