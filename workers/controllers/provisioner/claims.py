@@ -154,7 +154,7 @@ class ClaimPass(ClaimWork):
             return self.in_use(unsaved) or self.backend.resume(self, unsaved, live)
         seconds = 0.0 if has_volume else self.hold_seconds(intent)
         if seconds > 0:
-            return wait(seconds, "the call of another process may still run")
+            return wait(seconds, "the call of another process may still be running")
         if intent is not None and intent.is_saved and not has_volume:
             self.forget_intent()
             return done("volume exists")

@@ -102,7 +102,7 @@ def ended(work: ClaimWork, reason: str) -> Outcome:
     seconds = work.overtaken_seconds()
     if seconds > 0 and work.record is not None:
         work.record = work.own.safekeeping.keep_saved(work.lease, work.record)
-        return wait(seconds, "saved; the call of a dead process may still run")
+        return wait(seconds, "saved; the call of a dead process may still be running")
     return _finished(work, reason)
 
 

@@ -120,7 +120,9 @@ class VolumePass(Work):
         claim = claim_key(self.key.driver, namespace, name, uid)
         record = self.own.intents.of(claim.driver).get(claim.record_name)
         seconds = self.lease.session.seconds_left(*deadlines_of(record))
-        return wait(seconds, "an overtaken CreateVolume may still run") if seconds > 0 else None
+        return (
+            wait(seconds, "an overtaken CreateVolume may still be running") if seconds > 0 else None
+        )
 
     def keep_finalizer(self, volume: JsonObject) -> JsonObject:
         """Adds or removes the deletion finalizer and returns the patched PV (L-072)."""

@@ -79,7 +79,7 @@ def finish(work: ContentPass, calls: Calls) -> Outcome:
         return discard(work, calls, known.handle, known.members)
     seconds = work.hold_seconds()
     if seconds > 0:
-        return wait(seconds, "the call of another process may still run")
+        return wait(seconds, "the call of another process may still be running")
     _log.warning("the object is gone; repeating its call to find out what the call created")
     secrets = secrets_of(work, known)
     work.remember(replace(known, is_copied=False, deadline=work.deadline()), polls=work.polls)

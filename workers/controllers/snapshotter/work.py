@@ -277,7 +277,9 @@ def held_back(work: ContentPass) -> Outcome | None:
     Such a call could recreate the snapshot. The returned outcome tells the engine to wait for it.
     """
     seconds = work.hold_seconds()
-    return wait(seconds, "the call of another process may still run") if seconds > 0 else None
+    return (
+        wait(seconds, "the call of another process may still be running") if seconds > 0 else None
+    )
 
 
 def poll(work: ContentPass) -> Outcome:
