@@ -529,7 +529,7 @@ def _decode(answer_type: type[_Answer], data: bytes, rpc: str) -> _Answer:
     except (DecodeError, ValueError):
         name = answer_type.DESCRIPTOR.full_name
     raise errors.UndecodableAnswerError(
-        f"the driver's answer could not be decoded as {name}", rpc=rpc
+        f"the driver's response could not be decoded as {name}", rpc=rpc
     )
 
 

@@ -56,8 +56,8 @@ MAX_PIECES: Final = 200
 MAX_CODED: Final = 8
 """The largest number of pieces found in encoded words; above it, no text is shown."""
 
-TOO_MUCH: Final = "(the driver's text is not shown: it may contain one of too many secrets)"
-UNSURE: Final = "(the driver's text is not shown: it contains a secret in some encoding)"
+TOO_MUCH: Final = "(the driver's message is not shown: it may contain one of too many secrets)"
+UNSURE: Final = "(the driver's message is not shown: it contains a secret in some encoding)"
 
 _MAX_DEPTH: Final = 5
 _SETTING: Final = re.compile(r"^\s*[\w.-]+\s*[:=]\s*(?P<value>\S.*)$")

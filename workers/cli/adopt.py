@@ -220,8 +220,8 @@ class Move:
             )
         if len(found) > 1:
             raise ConfigError(
-                f"{', '.join(sorted(found))} may each be the workload of {driver}. Name the right "
-                f"workload: `csi-fleet {command} {driver} NAMESPACE/NAME`",
+                f"{', '.join(sorted(found))} could all be the workload of {driver}. Specify the "
+                f"right one: `csi-fleet {command} {driver} NAMESPACE/NAME`",
                 exit_code=1,
             )
         return next(iter(found.values()))

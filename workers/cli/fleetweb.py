@@ -49,8 +49,9 @@ _READERS: Final = ThreadPoolExecutor(2, "fleet-page")
 # (k8s/base/redis/users.acl).
 VIEWERS: Final = {"flower": "viewer"}
 NO_ACCOUNT: Final = (
-    "Flower has no account at the API server, so this page shows only what Redis knows. It does "
-    "not show why a claim is waiting that is not in the queue. Add k8s/components/fleet-page, or "
+    "Flower has no account at the API server, so this page shows only what is stored in Redis. It "
+    "does not show why a claim that is not in the queue is waiting. Add "
+    "k8s/components/fleet-page, or "
     "start Flower with --kubeconfig."
 )
 _COUNTS: Final = ("messages", "messages_unacknowledged", "messages_ready")

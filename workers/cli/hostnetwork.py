@@ -81,9 +81,9 @@ def look_up(kube: KubeResources, redis_url: str, pod: JsonObject, place: str) ->
     return Finding(
         "network",
         FAIL,
-        f"With `dnsPolicy: {policy}`, the pods of {place} ask the DNS servers of their node, which "
-        f"do not know the name of Redis, {urlsplit(redis_url).hostname}. Set `dnsPolicy: {wanted}` "
-        "for these pods, in the driver's chart or manifests",
+        f"With `dnsPolicy: {policy}`, the pods of {place} use their node's DNS servers, which "
+        f"cannot resolve the name of Redis, {urlsplit(redis_url).hostname}. Set `dnsPolicy: "
+        f"{wanted}` for these pods, in the driver's chart or manifests",
     )
 
 

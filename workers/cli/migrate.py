@@ -384,8 +384,8 @@ def both(tools: Tools, driver: str, leases: Holders, found: list[Sidecar]) -> It
         yield Finding(
             "both",
             WARN,
-            "not checked: set --redis-url to the Redis of csi-fleet, so that the command "
-            "can ask who serves the driver",
+            "not checked: set --redis-url to the Redis of csi-fleet, so that the command can find "
+            "out who serves the driver",
         )
         return
     try:

@@ -140,10 +140,10 @@ OWN_FLAGS: Final = (
          "Alternatively, set the environment variable CSI_FLEET_REDIS_SENTINEL_PASSWORD.",
          _REDIS, upstream=False, env="CSI_FLEET_REDIS_SENTINEL_PASSWORD_FILE"),
     Flag("redis-insecure", _BOOL, "false", "Allow the password to be sent without TLS to a Redis "
-         "on another host. Use it only in networks whose traffic nobody else can read.",
+         "on another host. Use it only if nobody else can read the network traffic.",
          _REDIS, upstream=False,
          env="CSI_FLEET_REDIS_INSECURE"),
-    Flag("records-key-file", _STRING, "", "File with the keys, one per line, with which workers "
+    Flag("records-key-file", _STRING, "", "File with the keys, one per line, that workers use to "
          "sign their records in Redis. The first key signs; a signature by any of the keys is "
          "valid; the line `unsigned` makes records without a signature valid too. Alternatively, "
          "set the environment variable CSI_FLEET_RECORDS_KEY. Without a key, anybody who can write "
@@ -190,18 +190,16 @@ OWN_FLAGS: Final = (
          upstream=False),
     Flag("flower-port", _UINT, "5555", "Port of Flower.", _FLOWER,
          upstream=False, bound=Bound(lambda port: 0 < port <= 65535, "be 1 to 65535")),
-    Flag("flower-tls-cert-file", _STRING, "", "File with the certificate with which Flower serves "
-         "HTTPS.",
+    Flag("flower-tls-cert-file", _STRING, "", "File with the certificate for Flower's HTTPS.",
          _FLOWER, upstream=False),
     Flag("flower-tls-key-file", _STRING, "", "File with the private key of --flower-tls-cert-file.",
          _FLOWER, upstream=False),
     Flag("flower-plain-http", _BOOL, "false", "Serve plain HTTP even if --flower-address can be "
          "reached from other hosts. Use it if a proxy in front of Flower encrypts the traffic.",
          _FLOWER, upstream=False),
-    Flag("flower-oidc-provider", _STRING, "", "Provider with which users log in to Flower instead "
-         "of with a password: google, github, gitlab or okta. Flower's own FLOWER_... environment "
-         "variables set further details.", _FLOWER,
-         upstream=False),
+    Flag("flower-oidc-provider", _STRING, "", "Identity provider that users log in to Flower "
+         "with, in place of a password: google, github, gitlab or okta. Flower's own FLOWER_... "
+         "environment variables set further details.", _FLOWER, upstream=False),
     Flag("flower-oidc-allowed", _STRING, "", "Regular expression that matches the e-mail addresses "
          "allowed to log in to Flower.",
          _FLOWER, upstream=False),

@@ -66,8 +66,8 @@ TOOL_FLAGS: Final = (
          "and release wait this long for the new pods, and again for the claim of --verify.",
          frozenset({Command.DRAIN}) | _MOVES, upstream=False, bound=NOT_NEGATIVE),
     Flag("as", Kind.STRING, "worker", "What replaces the Go sidecars: `worker` is one worker "
-         "container in the driver's pod; `central` is a gateway container there, through which the "
-         "central workers reach the driver.",
+         "container in the driver's pod; `central` is a gateway container there that connects the "
+         "central workers to the driver.",
          _ADOPT, upstream=False),
     Flag("dry-run", Kind.BOOL, "false", "Print every object as the command would write it, and "
          "change nothing.",
@@ -96,12 +96,12 @@ TOOL_FLAGS: Final = (
     Flag("grace", Kind.DURATION, "1m", "Time between the two passes of an audit.", _AUDIT,
          upstream=False, bound=NOT_NEGATIVE),
     Flag("delete", Kind.STRING, "", "Id of a volume or snapshot to delete, if the audit finds that "
-         "it belongs to no object of the cluster.",
+         "it belongs to no object in the cluster.",
          _AUDIT, upstream=False),
     Flag("confirm", Kind.STRING, "", "Repeats the id of --delete to confirm the deletion. Without "
          "this flag, the command asks for confirmation on the terminal.", _AUDIT, upstream=False),
-    Flag("forget", Kind.STRING, "", "Name of a volume for which to drop the record of the attempt, "
-         "if the audit reports the attempt as stranded.", _AUDIT, upstream=False),
+    Flag("forget", Kind.STRING, "", "Name of a volume: drop the record of its attempt, if the "
+        "audit reports the attempt as stranded.", _AUDIT, upstream=False),
     Flag("endpoint", Kind.STRING, "", "Address of the CSI driver to check: unix:///path or "
          "tcp://host:port.", _CONFORMANCE, upstream=False),
     Flag("parameter", Kind.STRINGS, "", "Storage class parameter for the check, as KEY=VALUE. May "

@@ -81,7 +81,7 @@ CHECKS: Final = (
     Check("delete-repeat", _STUCK, repeat),
     Check(
         "delete-really",
-        "The storage backend would keep space that nobody can find any more",
+        "The storage backend would keep space that no object refers to",
         really,
     ),
     Check("delete-then-create", "A retried claim would never get its volume", then_create),

@@ -83,7 +83,7 @@ def run(context: Context, controllers: Mapping[str, Controller], place: str) -> 
     driver_name, kinds = kinds_of(place, map(by_name.__getitem__, controllers))
     driver = context.driver_of(driver_name) if driver_name else None
     if not kinds or (driver_name and driver is None):
-        _log.v(2, "wake-up dropped, its list is not served here", place=place)
+        _log.v(2, "dropped a wake-up, because its list is not served here", place=place)
         return
     ends = time.monotonic() + TURN_SECONDS
     is_woken = goes_on = True
@@ -104,7 +104,7 @@ def _take(context: Context, driver: str, kinds: Sequence[str], *, is_woken: bool
     wanted = [kind for kind in kinds if may_work is None or may_work(kind, driver)]
     if not wanted:
         # The sweep sends another message for this list, so a peer worker takes these keys.
-        _log.v(2, "keys left to others, the lease is not ours", driver=driver)
+        _log.v(2, "left the keys to other workers, because the Lease is not ours", driver=driver)
         return None
     try:
         return context.queue.take(driver, wanted, is_woken=is_woken)

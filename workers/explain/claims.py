@@ -212,7 +212,7 @@ def _late(facts: ClaimFacts) -> Cause | None:
             "Provisioning failed for the node that the scheduler chose, so csi-fleet returned the "
             f"claim to the scheduler: {found[0]}",
             "Wait until the scheduler has chosen a node again. If it keeps choosing the same node, "
-            "check that the driver runs there and that the node has free space: kubectl get "
+            "check that the driver is running there and that the node has free space: kubectl get "
             "csistoragecapacities -A.",
         )
     if not facts.pods:
@@ -379,7 +379,7 @@ def _node(facts: ClaimFacts) -> Cause | None:
             "node-lacks-driver",
             f'Node "{node.name}" has no entry for driver "{facts.driver_name}" in its CSINode, so '
             "the driver is not registered on that node.",
-            "Check the driver's node pod on that node, above all its node-driver-registrar.",
+            "Check the driver's node pod on that node, especially its node-driver-registrar.",
         )
     missing = [key for key in node.csi_drivers[facts.driver_name] if key not in node.labels]
     if missing:
@@ -387,7 +387,7 @@ def _node(facts: ClaimFacts) -> Cause | None:
             "node-lacks-label",
             f'Node "{node.name}" does not have the topology label {missing[0]}, which driver '
             f'"{facts.driver_name}" announced for it.',
-            "Restart the driver's node pod on that node, so that kubelet sets the label again.",
+            "Restart the driver's node pod on that node, so that the kubelet sets the label again.",
         )
     return None
 

@@ -25,7 +25,7 @@ UNTAKEN_SECONDS: Final = 3.0
 LONG_SECONDS: Final = 2.0
 # This must match the message in workers.translate.secrets.
 _NOT_READ: Final = "error getting secret "
-_FOLLOW_UP: Final = "Do nothing; ask again in a moment."
+_FOLLOW_UP: Final = "Do nothing; check again in a moment."
 
 
 def unserved(name: str, known: Served, *, workers: int, is_driver: bool = True) -> Cause:
@@ -58,8 +58,8 @@ def _unserved(name: str, known: Served, workers: int, *, is_driver: bool) -> Cau
         return Cause(
             "driver-not-registered",
             f'Driver "{name}" is not served: no worker is connected to it.',
-            "If csi-fleet should serve the driver, check that the driver runs and that a worker "
-            "has its socket (--csi-address or --drivers-file). Waiting work continues "
+            "If csi-fleet should serve the driver, check that the driver is running and that a "
+            "worker has its socket (--csi-address or --drivers-file). Waiting work continues "
             f"automatically once a worker is connected. Drivers served now: {served}.",
         )
     return Cause(

@@ -171,8 +171,8 @@ _BY_OPERATION: Final[Mapping[tuple[str, str], Remedy]] = {
     ),
     ("delete", "FailedPrecondition"): Remedy(
         USER,
-        "The driver deletes the volume only when nothing needs it any more: look for its "
-        "attachments, snapshots and clones.",
+        "The driver deletes the volume only once nothing needs it: check for attachments, "
+        "snapshots and clones of it.",
         (_ATTACHMENTS, "kubectl get volumesnapshots -A", RETRY),
     ),
     ("attach", "InvalidArgument"): Remedy(

@@ -140,7 +140,7 @@ def _unattached(tools: Tools, pod: JsonObject, volume: str, *, has_queue: bool) 
     return Cause(
         "not-attached",
         f"The claim is bound to volume {volume}, but the volume is not attached to node {node}, "
-        f"where pod {text(pod, 'metadata', 'name')} waits for it. {held.text}".rstrip(),
+        f"where pod {text(pod, 'metadata', 'name')} is waiting for it. {held.text}".rstrip(),
         held.advice,
         held.until,
         held.is_problem,
@@ -173,8 +173,8 @@ def _unmounted(tools: Tools, pod: JsonObject, claim_name: str, volume: str) -> C
         names = _elsewhere(tools, volume, node)
         return Cause(
             "not-attached",
-            f"The claim is bound to volume {volume}, but pod {name} on node {node} waits for it, "
-            f"because another node still has it: {message}",
+            f"The claim is bound to volume {volume}, but pod {name} on node {node} is waiting for "
+            f"it, because another node still has it: {message}",
             "Delete the pod on the other node, or wait until it ends. If that node is gone, delete "
             "its VolumeAttachment only after you have made sure that nothing writes to the volume.",
             move=USER,
@@ -192,15 +192,16 @@ def _unmounted(tools: Tools, pod: JsonObject, claim_name: str, volume: str) -> C
         "not-mounted",
         f"The claim is bound to volume {volume}, but node {node} could not {action} the volume for "
         f"pod {name}: {message}",
-        f"Check the driver's pod on node {node} and its log. kubelet repeats the attempt.",
+        f"Check the driver's pod on node {node} and its log. The kubelet repeats the attempt.",
     )
     if _UNREGISTERED in message:
-        advice = f"Start the driver's pod on node {node}, above all its node-driver-registrar."
+        advice = f"Start the driver's pod on node {node}, especially its node-driver-registrar."
         return replace(found, advice=advice, templates=(CSI_NODE, ON_NODE, _DESCRIBE_POD))
     if missing := _NO_KEY.search(message):
         return replace(
             found,
-            advice="Create the secret, or allow kubelet to read it. kubelet repeats the attempt.",
+            advice="Create the secret, or allow the kubelet to read it. The kubelet repeats the "
+            "attempt.",
             move=ADMIN,
             names=missing.groupdict(),
             templates=(SHOW_KEY, CREATE_KEY, _DESCRIBE_POD),

@@ -61,7 +61,7 @@ def _settled(facts: VolumeFacts, volume: Mapping[str, Any]) -> Cause | None:
             "claim-terminating",
             f"The volume is bound to claim {_claim_of(volume)}, which is being deleted. When "
             f"the claim is gone, the reclaim policy {policy} applies.",
-            "See why the claim is not gone yet.",
+            "Check why the claim still exists.",
         )
     if phase == "Bound" and not metadata.get("deletionTimestamp"):
         return Cause(

@@ -341,7 +341,7 @@ def _decoded(data: bytes) -> JsonObject:
     try:
         decoded = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Unreachable(f"the answer is no JSON: {error}") from error
+        raise Unreachable(f"the response is not JSON: {error}") from error
     if not isinstance(decoded, dict):
-        raise Unreachable("the answer is no JSON object")
+        raise Unreachable("the response is not a JSON object")
     return decoded

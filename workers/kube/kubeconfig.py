@@ -146,7 +146,7 @@ def in_pod() -> Access:
     host, port = (os.environ.get(f"KUBERNETES_SERVICE_{name}", "") for name in ("HOST", "PORT"))
     authority, token = _POD_FOLDER / "ca.crt", _TokenFile(_POD_FOLDER / "token")
     if not (host and port):
-        raise UnusableError("csi-fleet does not run in a pod: KUBERNETES_SERVICE_HOST is not set")
+        raise UnusableError("csi-fleet is not running in a pod: KUBERNETES_SERVICE_HOST is not set")
     if not authority.is_file():
         raise UnusableError(f"{authority} does not exist")
     token()

@@ -153,7 +153,7 @@ class KubeResources(KubeReader):
             if "metadata.uid" not in error.message:
                 raise
             resource, _, name = path.rpartition("/")
-            message = f'{resource.rpartition("/")[2]} "{name}" is another one by now'
+            message = f'{resource.rpartition("/")[2]} "{name}" is now a different object'
             raise ConflictError(409, "Conflict", message) from error
 
     # Snapshots.

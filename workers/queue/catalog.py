@@ -269,7 +269,9 @@ class CatalogReader:
         """
         is_complete, entry = self._scripts.run("catalog_entry", KIND_ATTACHMENTS, pv_name)
         if not is_complete:
-            raise CatalogIncomplete("no watcher has written all attachments, or follows them now")
+            raise CatalogIncomplete(
+                "no watcher has written all attachments, or none is following them now"
+            )
         found: dict[str, dict[str, Any]] = {}
         self._apply(KIND_ATTACHMENTS, found, [pv_name.encode(), entry])
         return found.get(pv_name)

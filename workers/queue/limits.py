@@ -41,7 +41,7 @@ class LaneLimits:
         burst: the size of the token bucket; at least 1 if there is a rate.
         total: the maximum number of running keys of all kinds that call the driver; 0 for no such
             limit.
-        hold_seconds: how long a dead process's call may still run, for a driver that accepts
+        hold_seconds: how long a dead process's call may still be running, for a driver that accepts
             only one call at a time.
     """
 

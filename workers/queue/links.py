@@ -35,7 +35,7 @@ class Place:
 
     Attributes:
         address: the replica's address; "" if any of the driver's replicas may be called.
-        open_seconds: how long the process's calls to the replica may still run.
+        open_seconds: how long the process's calls to the replica may still be running.
         longest_seconds: the longest time that any call may take.
     """
 

@@ -89,7 +89,7 @@ NAMES: Final = {
         # whole.
         RedisName("epoch", "string", "queue", "'random:birth_ms:run_id'; changed = may lack data"),
         RedisName("quiet", "string", "queue", "ms until which a new life admits nothing"),
-        RedisName("procs", "zset", "queue", "process id -> deadline ms; for people"),
+        RedisName("procs", "zset", "queue", "process id -> deadline ms; only informative"),
         RedisName("leases", "hash", "queue", "key -> 'fence process token started_ms lock...'"),
         RedisName("holders", "zset", "queue", "'lock NUL mode key', score 0; read by lex range"),
         RedisName("blocked", "hash", "queue", "key -> busy lock it waits for, 'mode:name'"),

@@ -94,7 +94,7 @@ class Pauses:
     def mirror(self, state: State) -> bool:
         """Mirror the API server's pauses to Redis; return False if Redis has a newer state."""
         if self._queue is None:
-            raise ValueError("pauses can be mirrored only with a queue")
+            raise ValueError("pauses cannot be mirrored without a queue")
         is_taken = self._queue.mirror_pauses(state.version, state.pauses)
         with self._lock:
             self._read_at = float("-inf")

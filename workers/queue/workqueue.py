@@ -396,7 +396,7 @@ class WorkQueue:
 
         `total` limits all calls to the lane's driver together; pass it for each of the driver's
         lanes. `hold_seconds` is for a driver that accepts only one call at a time: how long a dead
-        process's call may still run.
+        process's call may still be running.
         """
         limits = LaneLimits(concurrency, rate_per_second, burst, total, hold_seconds)
         self.declared.set(lane, limits)

@@ -232,7 +232,7 @@ def test_answer_with_bad_utf8_is_a_clear_error(driver: DirectoryDriver, client: 
         client.create_volume(request("pvc-utf8"))
     assert str(caught.value) == (
         "rpc error: code = Internal desc = "
-        "the driver's answer could not be decoded as csi.v1.CreateVolumeResponse"
+        "the driver's response could not be decoded as csi.v1.CreateVolumeResponse"
     )
     assert not caught.value.is_final
 

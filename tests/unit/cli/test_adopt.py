@@ -705,7 +705,7 @@ def test_a_lease_of_another_namespace_makes_the_choice_the_users():
     evil = simple()
     evil["metadata"] |= {"name": "evil", "namespace": "evil"}
     world.api.add(paths.DEPLOYMENTS, evil)
-    with pytest.raises(ConfigError, match=r"evil/evil, Deployment kube-system/ebs may each be"):
+    with pytest.raises(ConfigError, match=r"evil/evil, Deployment kube-system/ebs could all be"):
         world.run("adopt")
 
 

@@ -121,8 +121,8 @@ def test_only_a_bound_claim_has_pods_to_look_at():
 def test_without_redis_the_attachment_reports_its_own_error():
     found = answer(attach_error="lun busy")
     assert (found.code, found.names["attachment"]) == ("not-attached", "va")
-    assert found.text.endswith("where pod web-0 waits for it. lun busy")
-    assert answer(attach_error="").text.endswith("waits for it.")
+    assert found.text.endswith("where pod web-0 is waiting for it. lun busy")
+    assert answer(attach_error="").text.endswith("is waiting for it.")
 
 
 def test_what_kubelet_says_decides_who_acts():

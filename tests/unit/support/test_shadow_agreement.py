@@ -170,7 +170,7 @@ def test_a_sidecar_disturbed_by_its_shadow_is_told():
 
 
 def test_node_deployment_is_refused():
-    """The reason is in docs/shadow.md: What it cannot tell."""
+    """The reason is in docs/shadow.md: What it cannot show."""
     found = agreement_of({**case(exit_code=2), "flags": {"node-deployment": "true"}})
     assert (found.verdict, found.refused) == ("not comparable", "node deployment")
 

@@ -453,7 +453,7 @@ def wait_for_other_node(work: AttachmentPass) -> None:
         if (datetime.now(UTC) - created).total_seconds() > OTHER_NODE_SILENCE_SECONDS:
             message = f'volume "{name}" has not been detached from node {node} yet'
             work.failed("attach", AttachError(message))
-        raise Ended(wait(OTHER_NODE_SECONDS, f"waits for the detach from node {node}"))
+        raise Ended(wait(OTHER_NODE_SECONDS, f"is waiting for the detach from node {node}"))
 
 
 def is_detach_due(work: AttachmentPass, name: str) -> bool:

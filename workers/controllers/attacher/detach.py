@@ -82,7 +82,7 @@ def unpublish(work: AttachmentPass) -> None:
     if seconds:
         # If an unpublish raced with a dead worker's publish, the volume could end up in either
         # state.
-        raise Ended(wait(seconds, "a publish of an earlier worker may still run"))
+        raise Ended(wait(seconds, "an earlier worker's publish may still be running"))
     for node_id in node_ids:
         send_unpublish(work, target.handle, node_id, secrets)
 
@@ -234,7 +234,7 @@ def take_back(work: AttachmentPass) -> Outcome:
     work.item = {"metadata": {"name": work.name}, "spec": spec}
     work.lock_calls("detach", found.handle, found.node, multi_node=False)
     if seconds := memory.calls.seconds_left(work.lease.session):
-        return wait(seconds, "the late publish may still run")
+        return wait(seconds, "the late publish may still be running")
     user = user_of(work.context.kube, paths.ATTACHMENTS, lambda item: _is_of(work, item, found))
     if user:
         work.keep("forget", {})

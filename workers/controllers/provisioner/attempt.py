@@ -1,4 +1,4 @@
-"""Makes one CreateVolume call for a claim: prepares it, sends it and checks the answer.
+"""Makes one CreateVolume call for a claim: prepares it, sends it and checks the response.
 
 These are steps 5 to 24 of P-101. A first attempt reads everything that its request needs. A repeat
 sends the recorded request; only the secrets are read again.
@@ -59,7 +59,7 @@ EVENT_SOURCE_POPULATOR = "external-provisioner"
 
 @dataclass(slots=True)
 class Prepared:
-    """A request that is ready to be sent, and the facts needed to build a PV from its answer."""
+    """A request that is ready to be sent, and the facts needed to build a PV from the response."""
 
     request: csi.CreateVolumeRequest
     fs_type: str
@@ -75,8 +75,8 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
     """One CreateVolume call for one claim.
 
     Attributes:
-        is_rehearsal: whether only to build the request, without adding a finalizer or recording an
-            event (D-011).
+        is_rehearsal: whether the request is only built, and no finalizer is added and no event
+            recorded (D-011).
     """
 
     is_rehearsal: bool = False
@@ -320,7 +320,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         return selectors.selector_of(usable)
 
     def secret_data(self, ref: SecretRef) -> dict[str, str]:
-        """Reads the provisioner secret, whose data is kept for this call only (step 18)."""
+        """Reads the provisioner secret; its data is kept for this call only (step 18)."""
         try:
             found = self.work.runtime.kube.get_secret(ref.namespace, ref.name)
         except RefusedError as error:
@@ -335,7 +335,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
             raise attributes_class.read_failed(error) from error
         return attributes_class.mutable_parameters(found, self.work.driver.name)
 
-    # Send the request and check the answer: steps 22 to 24 of P-101.
+    # Send the request and check the response: steps 22 to 24 of P-101.
 
     def request_of(self, prepared: Prepared) -> Request:
         """Returns the part of the request that a repeat must send again."""
@@ -353,7 +353,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         return driver.settings.driver.timeout_seconds if own is None else own
 
     def call(self, prepared: Prepared) -> csi.CreateVolumeResponse:
-        """Calls CreateVolume; an error is raised with the resulting state (step 22, P-410)."""
+        """Calls CreateVolume; an error contains the resulting state (step 22, P-410)."""
         try:
             with about_volume(is_migrated=prepared.migrated):
                 return self.work.runtime.effects.client(self.work.driver).create_volume(
@@ -385,7 +385,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         return create_volume_state(error.code, may_reschedule=may_reschedule)
 
     def accept(self, prepared: Prepared, answer: csi.CreateVolumeResponse) -> JsonObject:
-        """Checks the answer, deletes an unusable volume and builds the PV (steps 23 and 24)."""
+        """Checks the response, deletes an unusable volume and builds the PV (steps 23 and 24)."""
         rejection = volume_rules.check_response(prepared.request, answer)
         if rejection is not None:
             raise self.rejected(prepared, rejection)
@@ -429,9 +429,9 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         return error if problem else AttemptError(error.message, State.FINISHED)
 
     def unusable(self, prepared: Prepared, error: UnusableAnswerError) -> AttemptError:
-        """Returns the error for an answer that cannot be used, and deletes its volume (D-002).
+        """Returns the error for a response that cannot be used, and deletes its volume (D-002).
 
-        If the answer has no volume id, nothing can be deleted; the intent is kept and the call is
+        If the response has no volume id, nothing can be deleted; the intent is kept and the call is
         repeated.
         """
         self.remember(self.current.answered())

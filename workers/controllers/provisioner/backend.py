@@ -1,4 +1,4 @@
-"""Chooses what creates and deletes a driver's volumes: the CSI driver itself or a plug-in."""
+"""Chooses the backend that creates and deletes a driver's volumes: the CSI driver or a plug-in."""
 
 from __future__ import annotations
 

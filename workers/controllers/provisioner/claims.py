@@ -14,9 +14,9 @@ and the PV is deleted like any other, so no volume is left without an object (P-
 
 After a final error the intent is kept, marked `failed`, until the claim succeeds or is gone. If the
 claim is deleted, it gets one last attempt (T-058; csi-provisioner makes that attempt too, if its
-cache is quick enough). The reason is that a driver can answer INTERNAL after its own timeout
+cache is quick enough). The reason is that a driver can return INTERNAL after its own timeout
 although it created the volume, and only another call with the same name finds that volume. A claim
-that was meanwhile bound to a different volume gets a last attempt for the same reason.
+that has meanwhile been bound to a different volume gets a last attempt for the same reason.
 
 An attempt whose claim is gone is repeated from its intent, because the class, the source and the
 attributes class may have been deleted with the claim (an uninstalled chart, a deleted namespace).
@@ -154,7 +154,7 @@ class ClaimPass(ClaimWork):
             return self.in_use(unsaved) or self.backend.resume(self, unsaved, live)
         seconds = 0.0 if has_volume else self.hold_seconds(intent)
         if seconds > 0:
-            return wait(seconds, "the call of another process may still run")
+            return wait(seconds, "the call of another process may still be running")
         if intent is not None and intent.is_saved and not has_volume:
             self.forget_intent()
             return done("volume exists")
@@ -191,10 +191,10 @@ class ClaimPass(ClaimWork):
         return doubt_about(self.runtime.kube, vanished, has_copy=has_copy, since=since)
 
     def in_use(self, volume: JsonObject) -> Outcome | None:
-        """Sets the attempt aside if a live PV already uses the orphaned attempt's volume.
+        """Sets the attempt aside if a live PV already uses its volume.
 
-        A second PV must not be saved for that volume, because deleting that PV would delete the
-        volume. Nor may the volume be deleted as unwanted.
+        A second PV must not be saved for that volume, because deleting the second PV would delete
+        the volume. Nor may the volume be deleted as unwanted.
         """
         if not self.is_orphaned:
             return None
@@ -227,12 +227,12 @@ class ClaimPass(ClaimWork):
         return live is not None and not self.is_here(live) and not self.is_unowned(live)
 
     def has_another(self, live: JsonObject) -> bool:
-        """True if the claim is bound to a volume other than the one that this attempt creates."""
+        """True if the claim is bound to another volume than the one that this attempt creates."""
         bound_to = (live.get("spec") or {}).get("volumeName") or ""
         return bound_to not in {"", self.volume}
 
     def hold_seconds(self, intent: Intent | None) -> float:
-        """Returns how many seconds to wait for another process's call that may still be running."""
+        """Returns how many seconds another process's call may still be running."""
         if intent is None:
             return 0.0
         return intent.hold_seconds(self.lease.session, is_orphaned=self.is_orphaned)
@@ -240,7 +240,7 @@ class ClaimPass(ClaimWork):
     def finish_orphan(
         self, intent: Intent | None, live: JsonObject | None, *, was_saved: bool
     ) -> Outcome:
-        """Finishes an attempt for whose volume no claim is waiting (P-401, T-058)."""
+        """Finishes an attempt if no claim is waiting for its volume (P-401, T-058)."""
         if intent is None:
             if live is not None and not self.is_elsewhere:
                 follow(self, live)
@@ -285,7 +285,8 @@ class ClaimPass(ClaimWork):
             except ApiError as error:
                 if self.record is None:
                     raise
-                # A refused label must not keep the record. The next resync adds the key again.
+                # The record must not be kept because of a refused label. The next resync adds the
+                # key again.
                 _log.warning("the labels of the volume do not follow yet", err=error)
             return outcome
         # An open call is repeated with its recorded class; a newer class applies only to the next
@@ -404,13 +405,13 @@ class ClaimPass(ClaimWork):
         """After a final error, keeps the intent as failed or forgets it.
 
         A failed intent leads to one last attempt if the claim is deleted. If the claim was already
-        being deleted or gone, this attempt was the last one, and no other is needed (P-400: work
+        gone or being deleted, this was the last attempt, and no other is needed (P-400: work
         stops).
 
         Args:
             claim: the claim of the attempt.
             attempt: the attempt that failed.
-            is_over: whether the error proves that no volume exists, and no earlier call can
+            is_over: whether the error proves that no volume exists and that no earlier call can
                 have left one.
         """
         is_leaving = self.is_orphaned or "deletionTimestamp" in claim["metadata"]

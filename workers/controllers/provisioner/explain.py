@@ -1,4 +1,4 @@
-"""Answers `csi-fleet explain pvc` and `csi-fleet explain pv`."""
+"""Implements `csi-fleet explain pvc` and `csi-fleet explain pv`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Decides which claims and volumes need a reconcile, and returns their keys.
 
-The functions are pure; the worker that takes a key decides on the basis of the live object. A
+The functions are pure; the worker that takes a key decides based on the live object. A
 filter may return a key that needs no work, but must never miss a key that does.
 """
 
@@ -53,7 +53,7 @@ class ClaimEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 class VolumeEntry(VolumeFacts, frozen=True, gc=False):
-    """The facts that the watcher keeps about a volume on which a driver may have to act."""
+    """The facts that the watcher keeps about a volume that a driver may have to work on."""
 
     name: str
     uid: str
@@ -63,7 +63,7 @@ class VolumeEntry(VolumeFacts, frozen=True, gc=False):
 
 
 def claim_entry(claim: Claim) -> ClaimEntry | None:
-    """Return the facts of a claim that may need a volume, or None if it needs no volume.
+    """Return the facts of a claim that may need a volume, or None if it needs none.
 
     A claim with a volumeName or without a provisioner annotation needs no volume (L-022 rows 1 and
     3). The GA annotation takes precedence over the beta annotation, even if the GA annotation names
@@ -115,10 +115,10 @@ def claim_keys(
 ) -> list[Key]:
     """Return the keys of a claim that can be reconciled now; none if the claim has to wait.
 
-    Late binding waits for the selected node (L-022 rows 6 and 7; the alpha annotation does not
-    count). The worker reports and retries a missing class (row 5). In node deployment every node
-    gets the key of a claim without a selected node, and the nodes race for the claim (ND-003,
-    ND-016).
+    With late binding, the claim waits for its selected node (L-022 rows 6 and 7; the alpha
+    annotation does not count). The worker reports and retries a missing class (row 5). In node
+    deployment every node gets the key of a claim without a selected node, and the nodes race for
+    the claim (ND-003, ND-016).
     """
     name = claim_driver(entry, drivers)
     if name is None:
@@ -139,9 +139,9 @@ def all_claim_keys(entry: ClaimEntry, name: str, drivers: Drivers) -> list[Key]:
 def volume_entry(volume: Volume, drivers: Drivers) -> VolumeEntry | None:
     """Return the facts of a volume that needs a finalizer change or a deletion, else None.
 
-    The driver's settings decide which volumes these are. For a driver that is not registered yet,
-    the CSI provisioner's settings decide, so that the driver's volumes are already known when the
-    driver registers.
+    The driver's settings decide which volumes these are. A driver that is not registered yet is
+    assumed to have the CSI provisioner's settings, so that its volumes are already known when it
+    registers.
     """
     entry = _entry(volume)
     if not owner_names(entry):
@@ -240,7 +240,7 @@ def _acting(
 
 
 def clone_sources(claim: Claim) -> set[str]:
-    """Return the `namespace/name` of each claim from which this claim is still being cloned.
+    """Return the `namespace/name` of each claim that this claim is still being cloned from.
 
     Only a Pending claim needs its source (CL-006). A dataSourceRef counts as well, even if it names
     another namespace (CL-009).

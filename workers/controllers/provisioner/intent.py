@@ -1,4 +1,4 @@
-"""The intent: the write-ahead record from which an attempt is finished after any crash (M-010).
+"""The intent: the write-ahead record with which an attempt is finished after any crash (M-010).
 
 The intent is stored as JSON in Redis and, if the attempt is slow or remains open, in a ConfigMap.
 An optional field that is empty is left out. The fields are:
@@ -22,7 +22,7 @@ An optional field that is empty is left out. The fields are:
 - `problem`: why the intent is stranded;
 - `store`: the progress of a plug-in's backoff store.
 
-A driver answers a repeated request with the same volume, and may refuse a different request with
+A driver returns the same volume for a repeated request, and may refuse a different request with
 the same name (CSI: ALREADY_EXISTS). So an open call is repeated with its recorded request and name,
 even if the class, the attributes class, the nodes or the flags have changed. Secrets are not in the
 record: each call reads them again from the place that the recorded class names.
@@ -30,7 +30,7 @@ record: each call reads them again from the place that the recorded class names.
 The stages are:
 
 - `calling`: the outcome of the call is not known yet;
-- `background`: a call was made whose outcome is unknown;
+- `background`: a call was made, and its outcome is unknown;
 - `failed`: the call ended with a final error;
 - `saved`: all that remains is to wait for a dead worker's in-flight call;
 - `stranded`: the claim is gone, and only an operator can finish the attempt.
@@ -66,9 +66,9 @@ _DROPPED_ANNOTATIONS = ("kubectl.kubernetes.io/last-applied-configuration",)
 _LONGEST_VALUE: Final = 253
 _TOO_LONG: Final = " " * (_LONGEST_VALUE + 1)
 _NAMED: Final = re.compile(r"annotations\['([^']*)'\]")
-# The number of bytes that are kept of the labels, and of the annotations that neither csi-fleet nor
-# the class uses. A tenant can write 256 KiB of them into each claim, and the record of a failing
-# claim remains in Redis.
+# The number of bytes kept of the labels, and of the annotations that neither csi-fleet nor the
+# class uses. A tenant can write 256 KiB of them into each claim, and the record of a failing claim
+# remains in Redis.
 _BUDGET: Final = 4096
 _OURS: Final = frozenset(
     {
@@ -97,7 +97,7 @@ def slim_copy(item: Mapping[str, Any]) -> JsonObject:
 
 
 def kept_claim(claim: Mapping[str, Any], storage_class: Mapping[str, Any]) -> JsonObject:
-    """Returns the part of a claim that a later attempt reads, which is a few KiB in size."""
+    """Returns the part of a claim that a later attempt reads; it is a few KiB in size."""
     slim = {name: value for name, value in slim_copy(claim).items() if name != "status"}
     metadata = slim["metadata"]
     for name in _DROPPED_OF_CLAIMS:
@@ -185,7 +185,7 @@ class Intent:
 
         The start time of the first attempt is kept.
 
-        A ConfigMap of the previous attempt does not describe the new attempt, but must still be
+        A ConfigMap of the previous attempt does not describe the new one, but must still be
         removed.
         """
         return cls(
@@ -278,7 +278,7 @@ class Intent:
 
     @property
     def deadlines(self) -> tuple[Deadline, Deadline]:
-        """The deadlines of this attempt's call and of overtaken calls, which may all still run."""
+        """The deadlines of this attempt's call and of overtaken calls; all may still be running."""
         last = self.deadline if self.stage == STAGE_CALLING else NONE
         return last, self.overtaken
 
@@ -306,14 +306,14 @@ class Intent:
 
     @property
     def is_saved(self) -> bool:
-        """True if the PV is saved and only the end of a dead worker's call is awaited."""
+        """True if the PV is saved, and only a dead worker's call has not ended yet."""
         return self.stage == STAGE_SAVED
 
     def before(self, request: Request) -> JsonObject | None:
-        """Returns what to keep of this attempt when the next call sends `request`.
+        """Returns the part of this attempt to keep when the next call sends `request`.
 
-        A driver may have created the volume although it answered with an error (INTERNAL after its
-        own timeout). It then refuses every request except the one that created the volume.
+        A driver may have created the volume although it returned an error (INTERNAL after its own
+        timeout). It then refuses every request except the one that created the volume.
         """
         if self.earlier is not None or self.request in (None, request.message):
             return self.earlier
@@ -358,7 +358,7 @@ class Intent:
         return replace(self, deadline=NONE)
 
     def in_background(self) -> Self:
-        """Returns this intent marked as having a call whose outcome is unknown."""
+        """Returns this intent marked as having a call with an unknown outcome."""
         return replace(self, stage=STAGE_BACKGROUND, is_copied=False)
 
     def saved(self) -> Self:
@@ -366,7 +366,7 @@ class Intent:
         return replace(self, stage=STAGE_SAVED)
 
     def stranded(self, problem: str) -> Self:
-        """Returns this intent marked as stranded, as only an operator can solve the `problem`."""
+        """Returns this intent marked as stranded: only an operator can solve the `problem`."""
         return replace(self, stage=STAGE_STRANDED, problem=problem, is_copied=False)
 
 

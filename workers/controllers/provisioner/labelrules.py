@@ -1,9 +1,9 @@
 """Finds the bound claims whose chosen labels differ from the labels of their PVs.
 
-A claim and its PV are compared as soon as both are known, at each event of either. So a change that
-happened while no watcher ran, or that somebody made on the PV, is found too. Only objects of
-drivers with `--claim-labels-to-pv` are kept; without the flag, nothing is. The PV decides which
-claim it belongs to, because anybody may name a foreign PV in a claim.
+A claim and its PV are compared as soon as both are known, at each event of either. So this also
+finds changes that were made to the PV, or while no watcher was running. Only objects of drivers
+with `--claim-labels-to-pv` are kept; without the flag, none are. The PV decides which claim it
+belongs to, because anybody may name a foreign PV in a claim.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class LabelRules:
     def see_volume(self, volume: Volume, drivers: Drivers, *, is_listed: bool) -> list[Key]:
         """Process a PV that was added, changed or listed; return its claim's keys if it differs.
 
-        A PV that is being deleted is forgotten, because it is not changed.
+        A PV that is being deleted is forgotten, because its labels no longer matter.
         """
         view = _view(driver_of_volume(volume, drivers), drivers)
         meta, reference = volume.metadata, volume.spec.claim_ref

@@ -1,4 +1,4 @@
-"""Gives an attempt its topology data, and checks that the claim belongs to this node."""
+"""Provides an attempt's topology data, and checks that the claim belongs to this node."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 The wait is a delayed key, not a blocked thread (D-037). The key's reconcile state holds the time at
 which the wait ends and the number of attempts. Each reconcile reads the claim again, so the node
-does not race for a claim that was meanwhile taken, replaced or deleted. The delay does not use the
-key's failure counter, because an event may cause the key to be reconciled early.
+does not race for a claim that has meanwhile been taken, replaced or deleted. The delay does not use
+the key's failure counter, because an event may cause the key to be reconciled early.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Wait:
 
     @classmethod
     def read(cls, memo: str) -> Self:
-        """Parse a memo; a text that is no such memo counts as a first attempt."""
+        """Parse a memo; any other string counts as a first attempt."""
         try:
             record = msgspec.json.decode(memo)
             due = record["owner_due"]

@@ -32,8 +32,8 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
     Attributes:
         claim: the live claim, or the intent's copy of a claim that is gone.
         storage_class: the original class, in-tree or not.
-        intent: the intent of an earlier attempt, or None if there was none; once this attempt
-            has been recorded, the intent of this attempt.
+        intent: this attempt's intent once it has been recorded; before that, an earlier attempt's,
+            or None if there was none.
         was_sent: whether the call has begun.
     """
 
@@ -92,7 +92,7 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
 
     @abstractmethod
     def accept(self, prepared: _Prepared, answer: _Answer) -> JsonObject:
-        """Checks the answer and returns the complete PV."""
+        """Checks the response and returns the complete PV."""
 
     @property
     def current(self) -> Intent:
@@ -112,13 +112,13 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
             claim=known.claim if known else self.claim,  # the request was built from it
             storage_class=self.storage_class,
             request=request,
-            previous=self.intent or work.record,  # has the calls that were overtaken
+            previous=self.intent or work.record,  # it contains the overtaken calls
             session=work.lease.session,
         )
         work.runtime.effects.reach(Step.RECORD_INTENT, work.lease)
         try:
             work.own.safekeeping.begin(work.lease, intent)
-        except (NamespaceFull, RecordTooLarge) as error:  # the claim waits, and its events say why
+        except (NamespaceFull, RecordTooLarge) as error:  # the claim must wait; its events say why
             state = State.FINISHED if self.intent is None else State.NO_CHANGE
             raise AttemptError(str(error), state) from error
         self.remember(intent)

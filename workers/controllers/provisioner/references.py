@@ -1,7 +1,7 @@
 """Finds the sources that pending claims and open attempts still need (CL-006, P-242, D-015).
 
 A claim that was deleted during its attempt is no longer listed, but the storage system may still be
-copying data for that claim (D-016). The claim's intent still names the source.
+copying its data (D-016). The claim's intent still names the source.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def needed_references(
 
     Args:
         runtime: the runtime of the reconcile.
-        driver: the driver, whose gate decides whether claims of other namespaces are considered.
+        driver: the driver; its gate decides whether claims of other namespaces are considered.
         namespace: the namespace of the sources.
         phases: the phases in which a claim needs its source.
-        except_uid: the uid of a claim that does not count.
+        except_uid: the uid of a claim to leave out.
 
     Raises:
         ApiError, AttemptError, QueueUnavailable: the needed sources are unknown, so the caller
@@ -53,7 +53,7 @@ def needed_references(
 def references_under_way(
     runtime: Runtime, driver: Driver, *, except_uid: str = ""
 ) -> set[Reference]:
-    """Return the sources of the driver's attempts, on any node, that may still be running.
+    """Return the sources of the driver's attempts that may still be running, on any node.
 
     Raises:
         AttemptError: a record has no readable source, so the caller must not remove any protection.

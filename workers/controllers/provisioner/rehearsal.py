@@ -1,6 +1,6 @@
 """Builds the CreateVolume request of a claim without calling the driver or writing anything.
 
-The driver's registration supplies the facts about the driver, so no socket is needed. The API
+The facts about the driver come from its registration, so no socket is needed. The API
 server is read through a client that refuses to write.
 """
 
@@ -48,7 +48,7 @@ class ReadOnlyClient:
     def create(self, path: str, body: JsonObject) -> NoReturn:
         """Raises an AssertionError."""
         del body
-        raise AssertionError(f"a rehearsal writes nothing: {path}")
+        raise AssertionError(f"refused to write {path}: a rehearsal must not write anything")
 
     def update(self, path: str, body: JsonObject) -> NoReturn:
         """Raises an AssertionError."""
@@ -79,15 +79,15 @@ def rehearse(
 
     Args:
         client: the API client.
-        catalog: the shared cache, with the nodes and classes that the workers see.
+        catalog: the shared cache; it contains the nodes and classes that the workers see.
         settings: the settings of this process; the driver's own settings come from its record.
         record: the driver's registration.
         claim: a live claim, or a draft without a UID.
         storage_class: the claim's class.
 
     Raises:
-        AttemptError: the request cannot be built; the message is the text that an event on the
-            claim would have.
+        AttemptError: the request cannot be built; the message is what an event on the claim would
+            say.
         IgnoredError: the claim is not for this driver.
     """
     from workers.kube.resources import KubeResources  # noqa: PLC0415 - typed as the real one below

@@ -1,8 +1,8 @@
 """Stores intents in Redis and their copies in ConfigMaps, so that they outlive a worker (M-010).
 
 An intent is copied when its call is slow (`SLOW_AFTER_SECONDS`) or when a reconcile leaves the
-attempt open, so that no volume is forgotten even if Redis loses all its data. The copy is stored in
-csi-fleet's own namespace and is removed when the outcome is final.
+attempt open, so that no volume is forgotten even if Redis loses all its data. The copy is in
+csi-fleet's own namespace and is removed once the outcome is final.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 SLOW_AFTER_SECONDS: Final = 2.0
-# Four times the size of a claim with full labels and annotations. A larger claim holds useless data
-# that a tenant wrote, such as an access mode repeated 50,000 times, and would fill Redis. The
+# Four times the size of a claim with full labels and annotations. A larger claim contains useless
+# data from a tenant, such as an access mode repeated 50,000 times, and would fill Redis. The
 # topology, the class and the parameters come from the administrator and are not counted.
 CLAIM_BYTES: Final = 64 * 1024
 

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 # server.
 SAVE_BASE_SECONDS: Final = 0.1
 SAVE_CAP_SECONDS: Final = 1000.0
-# After a call that took this long the claim may be gone, so the claim is read again before an event
-# on it is recorded.
+# If a call took this long, the claim may be gone, so it is read again before an event on it is
+# recorded.
 STALE_AFTER_SECONDS: Final = 1.0
 # The API server's status for a failing webhook and for an object that is too large for etcd. It
 # concerns this PV, whereas the other 5xx statuses concern the server (D-040).
@@ -98,11 +98,11 @@ def saved(work: ClaimWork, claim: JsonObject, name: str, live: JsonObject | None
 
 
 def ended(work: ClaimWork, reason: str) -> Outcome:
-    """Ends a saved claim's attempt once no call of a dead worker can still be in flight."""
+    """Ends a saved claim's attempt once no dead worker's call can still be in flight."""
     seconds = work.overtaken_seconds()
     if seconds > 0 and work.record is not None:
         work.record = work.own.safekeeping.keep_saved(work.lease, work.record)
-        return wait(seconds, "saved; the call of a dead process may still run")
+        return wait(seconds, "saved; the call of a dead process may still be running")
     return _finished(work, reason)
 
 
@@ -128,7 +128,7 @@ def exists(work: ClaimWork, claim: JsonObject, *, by_any_name: bool = False) -> 
     Args:
         work: the current reconcile.
         claim: the claim, as far as it is known.
-        by_any_name: whether to search all PVs if no PV has the name that the flags give; a
+        by_any_name: whether to search all PVs if none has the name that the flags give, because a
             worker with different flags may have saved the PV under another name.
     """
     uid = claim["metadata"].get("uid")
@@ -222,8 +222,8 @@ def _finished(work: ClaimWork, reason: str) -> Outcome:
     """Drops the copy and then the key's record, because a copy that remains would be restored."""
     record, keeping = work.record, work.own.safekeeping
     if record is not None and record.has_copy and not keeping.drop_copy(work.lease):
-        # Marking the attempt as saved keeps the PV from being saved again if the PV is deleted
-        # before the copy is removed.
+        # If the PV is deleted before the copy is removed, the mark prevents the PV from being saved
+        # again.
         work.record = keeping.keep_saved(work.lease, record)
         return later("copy of the intent stays")
     return done(reason, finish_intent=True)

@@ -26,7 +26,7 @@ class DriverView:
         queue_name: the driver part of the driver's keys.
         in_tree_name: the in-tree plugin that the driver replaces; the claims of that plugin
             also need the migrated-to annotation (L-025).
-        additional_names: further names that a custom provisioner serves unconditionally (L-026).
+        additional_names: other names that a custom provisioner always serves (L-026).
         node: the driver's node in node deployment, else None.
         node_segments: that node's topology as the driver reports it.
         add_finalizer: whether the driver's volumes have the deletion finalizer (L-072).

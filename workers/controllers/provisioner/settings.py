@@ -12,5 +12,5 @@ if TYPE_CHECKING:
 
 
 def read_settings(values: Mapping[str, Any]) -> ProvisionSettings:
-    """Builds the settings from a mapping of flag names to flag values."""
+    """Builds the settings from the flag values, keyed by flag name."""
     return read(ProvisionSettings, values)

@@ -1,4 +1,4 @@
-"""Reads and protects the snapshot or claim from which a volume is copied (P-201 to P-226).
+"""Reads and protects the snapshot or claim that a volume is copied from (P-201 to P-226).
 
 The rules are in workers.translate.sources, snapshots and clones; this module reads their inputs
 live (D-017, D-021).

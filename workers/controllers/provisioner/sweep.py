@@ -94,7 +94,7 @@ def sweep_snapshots(runtime: Runtime, driver: Driver, key: Key, lease: Lease) ->
 
 
 class _Young:
-    """Tracks csi-fleet's own finalizers that were found orphaned only a short time ago.
+    """Tracks csi-fleet's own finalizers that were recently found to be orphaned.
 
     The finalizers are stored in the key's mark.
 
@@ -134,7 +134,7 @@ class _Young:
 
 
 def _added_at(snapshot: Mapping[str, Any]) -> str | None:
-    """Return when csi-fleet wrote the finalizer; None if another program added it."""
+    """Return the time at which csi-fleet wrote the finalizer; None if another program did."""
     for entry in snapshot["metadata"].get("managedFields") or ():
         fields = ((entry.get("fieldsV1") or {}).get("f:metadata") or {}).get("f:finalizers") or {}
         if entry.get("manager") == _FIELD_MANAGER and any(
@@ -145,7 +145,7 @@ def _added_at(snapshot: Mapping[str, Any]) -> str | None:
 
 
 def _is_foreign(runtime: Runtime, driver: Driver, snapshot: JsonObject) -> bool:
-    """Return True if another driver took the snapshot; that driver's sweep checks the snapshot."""
+    """Return True if another driver took the snapshot; that driver's sweep checks it."""
     name = text(snapshot, "status", "boundVolumeSnapshotContentName")
     try:
         content = runtime.kube.get_snapshot_content(name) if name else {}

@@ -95,7 +95,7 @@ class VolumePass(Work):
         return bool(found["metadata"].get("uid") == claim["uid"])
 
     def being_cut(self, volume: JsonObject) -> Outcome | None:
-        """Returns the outcome that makes the key wait while the volume is being snapshotted.
+        """Returns an outcome that makes the key wait while a snapshot of the volume is being taken.
 
         Returns None if no csi-fleet snapshotter, in any process, is taking a snapshot of it.
         """
@@ -120,7 +120,9 @@ class VolumePass(Work):
         claim = claim_key(self.key.driver, namespace, name, uid)
         record = self.own.intents.of(claim.driver).get(claim.record_name)
         seconds = self.lease.session.seconds_left(*deadlines_of(record))
-        return wait(seconds, "an overtaken CreateVolume may still run") if seconds > 0 else None
+        return (
+            wait(seconds, "an overtaken CreateVolume may still be running") if seconds > 0 else None
+        )
 
     def keep_finalizer(self, volume: JsonObject) -> JsonObject:
         """Adds or removes the deletion finalizer and returns the patched PV (L-072)."""
@@ -173,5 +175,5 @@ class VolumePass(Work):
             self.runtime.effects.reach(Step.RELEASE_OBJECT, self.lease)
             with contextlib.suppress(NotFoundError, ConflictError):
                 left = kube.remove_volume_finalizer(name, k.FINALIZER_VOLUME, uid=uid)
-        # Because of `known`, the events that these writes cause lead to no further reconcile.
+        # Because of `known`, the events from these writes cause no further reconcile.
         return done("deleted", known=version_of(left))

@@ -58,13 +58,12 @@ class ClaimWork(Work):
     Attributes:
         started: the start of the reconcile, in monotonic time.
         record: the intent, as it is stored in Redis.
-        is_orphaned: whether no claim waits for the volume, because the claim is gone or has a
+        is_orphaned: True if no claim is waiting for the volume, because the claim is gone or has a
             different volume.
         is_elsewhere: whether, in node deployment, the attempt is orphaned because the claim
             selects another node, which creates its own volume of the same name.
         had_failed: whether the intent found at the start belonged to an attempt with a final error.
-        had_doubt: whether an intent was found at the start, so that an earlier call may have
-            left a volume.
+        had_doubt: whether an intent was found at the start; an earlier call may have left a volume.
         has_read: whether the claim was read from the API server.
         tried: the intent as it was after the last attempt to copy it; it is not copied again
             until it changes.
@@ -84,7 +83,7 @@ class ClaimWork(Work):
 
     @property
     def volume(self) -> str:
-        """The PV's name: the name that the open call used, else the name that the flags give."""
+        """The PV's name: the one that the open call used, else the one that the flags give."""
         return self.recorded_name or self.lease.volume
 
     def overtaken_seconds(self) -> float:
@@ -197,7 +196,7 @@ class Backend(Protocol):
         """Resumes saving a volume that an earlier reconcile created."""
 
     def is_guard_willing(self, volume: JsonObject) -> bool:
-        """Returns the answer of the plug-in's DeletionGuard (L-073 row 1)."""
+        """Returns what the plug-in's DeletionGuard decides (L-073 row 1)."""
 
     def delete(self, work: Work, volume: JsonObject) -> None:
         """Deletes the volume from its storage system; succeeds if the volume is already gone.

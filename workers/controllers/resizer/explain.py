@@ -220,7 +220,7 @@ def _size(facts: ChangeFacts, claim: ClaimView) -> Cause | None:
             grown + waits + rest,
             "Start or restart a pod that uses the claim."
             if claim.part == Part.NODE_PENDING
-            else "If this persists, check the driver's pod on that node, and kubelet's log.",
+            else "If this persists, check the driver's pod on that node, and the kubelet's log.",
             move=USER if claim.part == Part.NODE_PENDING else "",
         )
     if claim.part == Part.NODE_INFEASIBLE:
@@ -228,7 +228,7 @@ def _size(facts: ChangeFacts, claim: ClaimView) -> Cause | None:
         return Cause(
             "node-failed",
             f"{_node(facts)} could not expand the file system: {message}",
-            "Check the logs of kubelet and of the driver on that node.",
+            "Check the logs of the kubelet and the driver on that node.",
         )
     if claim.part == Part.CONTROLLER_INFEASIBLE:
         until = facts.state.due if facts.state is not None else 0.0
@@ -245,8 +245,8 @@ def _size(facts: ChangeFacts, claim: ClaimView) -> Cause | None:
         if error is not None:
             return Cause(
                 "size-pinned",
-                f"The driver may still be expanding the volume to {allocated} (its last answer: "
-                f"{error[0]}). csi-fleet requests that size until the driver's answer is final, "
+                f"The driver may still be expanding the volume to {allocated} (its last response: "
+                f"{error[0]}). csi-fleet requests that size until the driver's response is final, "
                 f"and {wanted} after that.",
                 _again(facts),
             )
@@ -327,7 +327,7 @@ def _failed(facts: ChangeFacts, claim: ClaimView) -> Cause:
     return Cause(
         "change-unseen",
         f"The claim has {what}, but no change is queued for it.",
-        "Ask again in a moment. If this persists, check the watcher's log.",
+        "Check again in a moment. If this persists, check the watcher's log.",
     )
 
 

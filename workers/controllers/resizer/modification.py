@@ -103,7 +103,7 @@ class ModifyStep:
             # When the class is created, the claim is queued again (DR-018).
             return retry("no class") if self.plan.is_again else done("waits for the class")
         if held := self._held_seconds():
-            return wait(held, "a call for the class as it was before may still run")
+            return wait(held, "a call for the class's earlier parameters may still be running")
         claim = work.claim
         if not self.plan.is_again:
             message = f"external resizer is modifying volume {claim.name} with vac {self._class}"

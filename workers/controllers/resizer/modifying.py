@@ -79,7 +79,7 @@ def modification(
     # The same class is requested without waiting, because repeated and reordered calls have the
     # same result.
     if marks.modification_of(found.class_name) is None and overtaken_seconds:
-        return Skip("an overtaken call for another class may still run", overtaken_seconds)
+        return Skip("an overtaken call for another class may still be running", overtaken_seconds)
     return found
 
 

@@ -1,6 +1,6 @@
 """Reconciles one VolumeSnapshotContent for the snapshot controller (section 3).
 
-A missing snapshot never causes an action, because its manifest may still arrive from another
+A missing snapshot never causes an action, because its manifest may yet be applied from another
 cluster.
 """
 

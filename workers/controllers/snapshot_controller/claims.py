@@ -1,8 +1,8 @@
-"""Keeps a claim from being deleted while snapshots are taken from it (SNC-060 to SNC-062).
+"""Prevents deletion of a claim while snapshots are being taken from it (SNC-060 to SNC-062).
 
 The claim has a finalizer for this purpose, and a lock on the claim is held whenever the finalizer
 is checked or written. Without the lock, as in snapshot-controller, one snapshot can find the
-finalizer present while another snapshot's reconcile removes it (SND-018).
+finalizer present while another snapshot's reconcile is removing it (SND-018).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def claim_lock(namespace: str, name: str) -> Lock:
 
 
 def update_failed(name: str, cause: object) -> AttemptError:
-    """Returns the error for a failed write, with snapshot-controller's text."""
+    """Returns the error for a failed write, with snapshot-controller's message."""
     message = f"snapshot controller failed to update {name} on API server: {cause}"
     return AttemptError(message, State.NO_CHANGE)
 
@@ -57,7 +57,7 @@ def hold(work: ObjectPass) -> JsonObject:
 def let_go(work: ObjectPass) -> None:
     """Unlocks the claim once the snapshot content exists.
 
-    From then on, that content shows that the snapshot uses the claim.
+    From then on, the content shows that the snapshot is using the claim.
     """
     name = objects.source_claim(work.item) or ""
     work.context.queue.unlock(work.lease, claim_lock(work.namespace, name).name)
@@ -90,7 +90,7 @@ def unprotect(work: ObjectPass, name: str, *, except_uid: str = "") -> bool:
     Args:
         work: the reconcile of a snapshot of the claim, or of the claim itself.
         name: the claim's name; "" for a snapshot without a claim.
-        except_uid: the UID of a snapshot that does not count, because it is being deleted.
+        except_uid: the UID of a snapshot to leave out, because it is being deleted.
 
     Returns:
         False if a snapshot needs the claim.
@@ -120,7 +120,7 @@ def unprotect(work: ObjectPass, name: str, *, except_uid: str = "") -> bool:
 def _has_begun(work: ObjectPass, snapshot: Json) -> bool:
     """True if a VolumeSnapshotContent exists for the snapshot (SNC-061).
 
-    Without a content, the snapshot does not need its claim. A snapshot may never get a content, for
+    Until it has a content, the snapshot does not need its claim. It may never get a content, for
     example if its class is missing. The content is created while the claim is locked, so no content
     can be created during this check.
     """
@@ -130,10 +130,10 @@ def _has_begun(work: ObjectPass, snapshot: Json) -> bool:
 
 
 def sync_source(context: Context, key: Key, lease: Lease) -> Outcome:
-    """Removes the finalizer that snapshots left on a claim, if no snapshot needs it (SNQ-013).
+    """Removes a finalizer that snapshots left on a claim, if no snapshot needs it (SNQ-013).
 
-    A snapshot's own reconcile can leave the finalizer behind for three reasons: two snapshots that
-    were deleted together each counted the other as a user of the claim, a reconcile died half-way,
+    A snapshot's own reconcile can leave the finalizer behind for three reasons: two snapshots were
+    deleted together and each counted the other as a user of the claim, a reconcile died half-way,
     or a late write arrived after the last check.
     """
     work = ObjectPass(context, key, lease, paths.CLAIMS)

@@ -33,7 +33,7 @@ def secret_of(snapshot: Json, snapshot_class: Json) -> SecretRef | None:
 def check_driver(snapshot_class: Json, volume: Json) -> None:
     """Checks that the class and the volume name the same driver (SND-008).
 
-    Upstream does not check this and calls the wrong driver.
+    Upstream does not check this, and would call the wrong driver.
 
     Raises:
         AttemptError: the two drivers differ.
@@ -64,8 +64,8 @@ def build(
     Args:
         snapshot: the dynamic snapshot.
         snapshot_class: the snapshot's class.
-        volume: the volume to which the snapshot's claim is bound, with `spec.csi`.
-        secret: the reference to the class's secret, with its templates resolved.
+        volume: the volume that the snapshot's claim is bound to, with `spec.csi`.
+        secret: the reference to the class's secret, with templates resolved.
         node: the value of the node label in distributed mode; "" for no label.
         keeps_mode: whether the content records the volume's mode (SNC-081).
     """

@@ -49,7 +49,7 @@ class SnapshotController:
         return _PASSES[key.kind](context, key, lease)
 
     def periodic(self, context: Context, driver: Driver | None) -> Iterable[Due]:
-        """Returns nothing, because every reconcile is started by an event or a retry."""
+        """Returns nothing, because only events and retries start reconciles."""
         del context, driver
         return ()
 

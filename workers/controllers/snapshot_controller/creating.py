@@ -56,7 +56,7 @@ def bound_volume(work: ObjectPass, claim: Json, wanted: str) -> JsonObject:
     Args:
         work: the current reconcile.
         claim: the claim.
-        wanted: the name of the object to create, for an error text; "a snapshot", for example.
+        wanted: what is being created, for the error message; "a snapshot", for example.
 
     Raises:
         AttemptError: the claim is not bound, or the volume names another claim.
@@ -138,7 +138,7 @@ def _create(work: BindingPass, claim: Json, snapshot_class: JsonObject | None) -
 def _input(
     work: ObjectPass, claim: Json, snapshot_class: JsonObject | None
 ) -> tuple[JsonObject, SecretRef | None]:
-    """Returns the volume and the reference to the secret (SNC-043 rows 2 to 6)."""
+    """Returns the volume and a reference to the secret (SNC-043 rows 2 to 6)."""
     if snapshot_class is None:
         name = objects.name_of(work.item)
         raise _fail(f"failed to take snapshot {name} without a snapshot class")

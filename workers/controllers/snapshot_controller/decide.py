@@ -1,8 +1,8 @@
 """Checks a live snapshot and its content: the rules of sections 2 and 3, without I/O.
 
-A failed check raises `Refusal`, which holds everything that the user sees of it: the event, the
-error text and whether the snapshot is set to not ready. Source: external-snapshotter v8.6,
-pkg/common-controller/snapshot_controller.go.
+A failed check raises `Refusal`, which contains everything that the user sees of the failure: the
+event, the error message and whether the snapshot is set to not ready. Source: external-snapshotter
+v8.6, pkg/common-controller/snapshot_controller.go.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Refusal(Exception):  # noqa: N818 - a verdict about an object, not a failu
         reason: the reason of the event; "" for no event.
         message: the message of the event and of the error in the status.
         unsets_ready: whether the status is also set to not ready.
-        cause: the text for the log and for `SnapshotFinalizerError`, if it differs from `message`.
+        cause: the message for the log and for `SnapshotFinalizerError`, if not `message`.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ def left_finalizers(
 
 
 def is_settled(snapshot: Json) -> bool:
-    """True if the snapshot is ready and bound, so that no status need be copied to it (SNC-056)."""
+    """True if the snapshot is ready and bound; no status needs to be copied to it (SNC-056)."""
     return objects.is_ready(snapshot) and bool(objects.bound_content(snapshot))
 
 

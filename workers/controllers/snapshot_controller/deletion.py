@@ -124,7 +124,7 @@ def delete_content(work: BindingPass, content: JsonObject, words: Words | None =
 
 
 def hold(work: ObjectPass, words: str, refusal: RefusedError | None) -> Outcome:
-    """Delays the deletion while a restore from the snapshot is or may be in progress."""
+    """Delays the deletion while a restore from the snapshot may be in progress."""
     work.event("Warning", "SnapshotDeletePending", words)
     if refusal is not None:
         trail.tell_refused(_log, refusal)
@@ -132,14 +132,14 @@ def hold(work: ObjectPass, words: str, refusal: RefusedError | None) -> Outcome:
 
 
 def was_gone(error: RefusedError, name: str) -> bool:
-    """True if a DELETE was refused because the object in question no longer exists."""
+    """True if a DELETE was refused because that object no longer exists."""
     if isinstance(error, NotFoundError):
         return error.is_about(name)
     return isinstance(error, ConflictError)
 
 
 def let_go(work: ObjectPass, content: JsonObject | None, *, waits_for_content: bool) -> Outcome:
-    """Removes the finalizers, but the bound finalizer only once the content is gone.
+    """Removes the finalizers; removes the bound finalizer only once the content is gone.
 
     The rule is SNC-058 row 7.
     """
@@ -163,7 +163,7 @@ class Pending(NamedTuple):
 
     Attributes:
         name: the snapshot's name.
-        refusal: why it is unknown whether a restore is in progress; None if this is known.
+        refusal: why it is unknown whether a restore is in progress; None if it is known.
     """
 
     name: str
@@ -204,7 +204,7 @@ def restored_of(work: ObjectPass, snapshots: list[JsonObject]) -> Pending | None
 
 
 def _granted_namespaces(work: ObjectPass, names: list[str]) -> Iterator[str]:
-    """Yields the namespaces whose claims may use these snapshots; none if no grant can be read."""
+    """Yields the namespaces that may use these snapshots; none if the grants are unreadable."""
     try:
         grants = list(work.context.kube.list_reference_grants(work.namespace))
     except (NotFoundError, ForbiddenError):

@@ -1,8 +1,8 @@
-"""The frame of one reconcile of a snapshot or group snapshot: class, finalizers, content, status.
+"""The frame of a reconcile of a snapshot or group snapshot: class, finalizers, content, status.
 
-It holds the steps that both kinds share (SNC-020, SNG-002). `Words` holds the names and texts of
-one kind; the abstract methods are the steps that differ. Everything is read live, and each step
-sees the writes of the previous steps, so a single reconcile binds a new object.
+It contains the steps that both kinds share (SNC-020, SNG-002). `Words` contains the names and
+messages of one kind; the abstract methods are the steps that differ. Everything is read live, and
+each step sees the writes of the previous steps, so a single reconcile binds a new object.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The names and texts for one of the two kinds.
+    """The names and messages for one of the two kinds.
 
     Attributes:
         subject: the first word of the kind's reasons and messages, such as `Snapshot`.
         noun: the name of the kind in running text, such as `snapshot`.
         contents, classes: the resources of the kind's contents and classes.
-        class_words: the words for the class in the error text about a missing class.
+        class_words: the words for the class in the error message about a missing class.
         bound_field: the field of the object's status that holds the content's name.
         class_field: the field that holds the class's name, in the specs of object and content.
         ref_field: the field of the content's spec that refers to the object.
         default_annotation: the annotation of a default class.
         being_deleted: the annotation on a snapshot content whose object is being deleted.
-        no_class: the start of the error text about a missing class.
-        one_source: the error text for an object that does not have exactly one source.
+        no_class: the start of the error message about a missing class.
+        one_source: the error message for an object that does not have exactly one source.
     """
 
     subject: str
@@ -63,7 +63,7 @@ class Words:
 class BindingPass(ObjectPass, ABC):
     """One reconcile of an object that is bound to a snapshot content.
 
-    `words` holds the names and texts for the object's kind.
+    `words` contains the names and messages for the object's kind.
     """
 
     words: ClassVar[Words]
@@ -74,7 +74,7 @@ class BindingPass(ObjectPass, ABC):
     @property
     @abstractmethod
     def named_content(self) -> str | None:
-        """The name of the content in the spec of a pre-provisioned object."""
+        """The name of the content that a pre-provisioned object's spec gives."""
 
     @property
     @abstractmethod
@@ -101,11 +101,11 @@ class BindingPass(ObjectPass, ABC):
 
     @abstractmethod
     def is_given(self, content: Json) -> bool:
-        """True if the content is pre-provisioned, which it must be if an object names it."""
+        """True if the content is pre-provisioned. It must be if an object names it."""
 
     @abstractmethod
     def is_made(self, content: Json) -> bool:
-        """True if the content is dynamic, which it must be if the object is dynamic."""
+        """True if the content is dynamic. It must be if the object is dynamic."""
 
     @abstractmethod
     def complete_finalizers(self, content: JsonObject | None) -> None:
@@ -124,7 +124,7 @@ class BindingPass(ObjectPass, ABC):
         """Reconciles an object with a deletionTimestamp."""
 
     def begin(self) -> None:
-        """Runs right after the class has been chosen; does nothing by default."""
+        """Called right after the class has been chosen; does nothing by default."""
 
     def end(self) -> Outcome:
         """Returns the outcome once the status has been copied."""
@@ -136,7 +136,7 @@ class BindingPass(ObjectPass, ABC):
         return ""
 
     def told(self, operation: str, content: Json) -> None:
-        """Runs after an operation of the driver has succeeded; does nothing by default."""
+        """Called after one of the driver's operations has succeeded; does nothing by default."""
 
     # The reconcile.
 
@@ -184,7 +184,7 @@ class BindingPass(ObjectPass, ABC):
         return self.end()
 
     def finish_binding(self, content: JsonObject) -> None:
-        """Adds the finalizer that may be added only once the object is bound."""
+        """Adds the finalizer that is allowed only once the object is bound."""
         self.complete_finalizers(content)
 
     # Class.
@@ -251,7 +251,7 @@ class BindingPass(ObjectPass, ABC):
     # Content.
 
     def find_expected(self, name: str) -> JsonObject | None:
-        """Reads the content with the expected name, which the spec gives or csi-fleet computes.
+        """Reads the content with the expected name: from the spec, or computed by csi-fleet.
 
         Raises:
             Refusal: the name in the spec is empty; the status is left unchanged (SNC-020 row 4).
@@ -267,7 +267,7 @@ class BindingPass(ObjectPass, ABC):
 
         Args:
             content: the content.
-            unbound_is_fine: whether an empty UID in the content counts as equal.
+            unbound_is_fine: whether an empty UID in the content counts as a match.
         """
         ref = ("spec", self.words.ref_field)
         if text(content, *ref, "name") != objects.name_of(self.item):
@@ -356,8 +356,8 @@ class BindingPass(ObjectPass, ABC):
     def check_binding(self, content: JsonObject | None) -> Outcome:
         """Checks that a ready object's content belongs to the object (SNC-055).
 
-        If the content is missing or belongs to another object, reports the problem and has this
-        object reconciled again.
+        If the content is missing or belongs to another object, reports the problem and requeues
+        this object.
         """
         words = self.words
         if content is None:

@@ -30,7 +30,7 @@ def named_content(group: Json) -> str | None:
 
 
 def selector_of(group: Json) -> Json | None:
-    """Returns the label selector by which a dynamic group snapshot selects its claims."""
+    """Returns the label selector with which a dynamic group snapshot selects its claims."""
     return optional_mapping(group, "spec", "source", "selector")
 
 
@@ -40,9 +40,9 @@ def content_name(group: Json) -> str:
 
 
 def selector_text(selector: Json) -> str:
-    """Returns a label selector as text for the API, including its matchExpressions (SNG-001).
+    """Returns a label selector as a string for the API, including its matchExpressions (SNG-001).
 
-    The text is sorted by key, as Go prints it, because users see the text when no claim matches.
+    The string is sorted by key, as Go prints it, because users see it if no claim matches.
     snapshot-controller ignores matchExpressions.
     """
     parts = [(key, f"{key}={value}") for key, value in text_map(selector, "matchLabels").items()]
@@ -62,7 +62,7 @@ def volumes_of(work: ObjectPass) -> list[JsonObject]:
     """Returns the volumes of a group's claims.
 
     Raises:
-        AttemptError: no claim matches, or a claim is not bound to a volume that names the claim.
+        AttemptError: no claim matches, or a claim is not bound to a volume that names it.
     """
     selector = selector_text(selector_of(work.item) or {})
     claims = list(

@@ -1,4 +1,4 @@
-"""Finds the group to which a single snapshot belongs (SNG-003, SNG-005).
+"""Finds the group that a single snapshot belongs to (SNG-003, SNG-005).
 
 If the group CRDs are missing or the feature is disabled, the group counts as not found;
 snapshot-controller fails in that case (SND-039).
@@ -76,7 +76,7 @@ def own(work: ObjectPass) -> bool:
 
 
 def living_group(work: ObjectPass) -> str:
-    """Returns the name of the live group that keeps a member from being deleted alone.
+    """Returns the name of the live group that prevents a member from being deleted on its own.
 
     Returns "" if no such group exists. A recreated group of the same name does not count, because
     it never deletes the old group's members.

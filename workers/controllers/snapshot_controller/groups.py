@@ -93,7 +93,7 @@ class GroupPass(BindingPass):
         return optional_mapping(content, "spec", "source", "groupSnapshotHandles") is not None
 
     def is_made(self, content: Json) -> bool:
-        """True if the content names no existing snapshots of the storage system."""
+        """True if the content does not name snapshots that exist in the storage system."""
         return not self.is_given(content)
 
     def complete_finalizers(self, content: JsonObject | None) -> None:
@@ -135,7 +135,7 @@ class GroupPass(BindingPass):
         return content
 
     def content_body(self) -> JsonObject:
-        """Returns the content to create, which has its finalizer from the start (SND-002).
+        """Returns the content to create; it has its finalizer from the start (SND-002).
 
         Raises:
             AttemptError: a claim, a volume or the class is missing or does not match.

@@ -34,5 +34,5 @@ def group_binding_key(content: str) -> Key:
 
 
 def source_key(claim: str) -> Key:
-    """Return the key of a claim (`namespace/name`) from which snapshots were taken."""
+    """Return the key of a claim (`namespace/name`) that snapshots were taken from."""
     return Key(KIND_SOURCES, "", claim)

@@ -1,7 +1,7 @@
 """Measures how long snapshots take, with snapshot-controller's metric names (SNC-090).
 
-A duration starts at the object's own timestamp, so a restart or a change of the worker does not
-affect it. snapshot-controller counts from the first reconcile in its process (SND-027).
+A duration starts at the object's own timestamp, so it does not depend on which worker does the work
+or when it started. snapshot-controller counts from the first reconcile in its process (SND-027).
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def _volumes_by_handle(
 ) -> Mapping[str, JsonObject]:
     """Returns the group's volumes by handle.
 
-    Searches all PVs if the claims that the selector matches do not account for all handles.
+    Searches all PVs if some handles do not belong to the claims that the selector matches.
     """
     driver = text(content, "spec", "driver")
     try:

@@ -1,9 +1,9 @@
 """Turns events into the keys of snapshots and snapshot contents that need a reconcile.
 
-The watcher remembers snapshots that wait for a snapshot content, a class or a claim. A change of
-the awaited object adds the snapshot's key at once, whereas snapshot-controller waits for its
-back-off (SND-029, SNQ-009). The controller's own writes add no key, because they change no field
-that is compared.
+The watcher remembers snapshots that are waiting for a snapshot content, a class or a claim. A
+change to the awaited object adds the snapshot's key at once, whereas snapshot-controller waits for
+its back-off (SND-029, SNQ-009). The controller's own writes add no key, because they change no
+field that is compared.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ _KIND_GROUP = "VolumeGroupSnapshot"
 
 @dataclass(slots=True)
 class _Open:
-    """A snapshot that waits for another object.
+    """A snapshot that is waiting for another object.
 
     Attributes:
         foreign: the fields that only other programs change.
-        is_ready: whether the snapshot waits only for a change of its content's policy.
-        is_deleting: whether the snapshot waits for its content, its group or a restore.
+        is_ready: whether the snapshot is only waiting for a change of its content's policy.
+        is_deleting: whether the snapshot is waiting for its content, its group or a restore.
         claim: the namespace and name of the source claim.
         class_name: the name of the snapshot's class; None while it has none.
-        names: the name of the content that the spec gives; "" for a dynamic snapshot.
+        names: the content's name in the spec; "" for a dynamic snapshot.
         is_bound: whether the status names a snapshot content.
         has_error: whether the status holds an error.
     """
@@ -65,7 +65,7 @@ class _Open:
 
 
 def _open_of(item: Snapshot) -> _Open | None:
-    """Return the entry of a snapshot that waits for another object; None if it is settled."""
+    """Return the entry of a snapshot that is waiting for another object; None if it is settled."""
     meta, spec, status = item.metadata, item.spec, item.status
     is_deleting = meta.deletion_timestamp is not None
     is_ready = bool(status and status.ready_to_use)
@@ -109,8 +109,8 @@ class SnapshotControllerRules:
         self._open: dict[str, _Open] = {}
         # Maps the full name of a source claim to the names of its open snapshots.
         self._of_claim: dict[str, set[str]] = {}
-        # `_contents` holds the snapshot contents of open snapshots as last seen. `_bindings` holds
-        # the names of the snapshot contents that need a reconcile of their own.
+        # `_contents` holds the open snapshots' contents as last seen. `_bindings` holds the names
+        # of the snapshot contents that need a reconcile of their own.
         self._contents: dict[str, tuple[Any, ...]] = {}
         self._bindings: set[str] = set()
         # The claims that have csi-fleet's finalizer; the value is True if the claim is being
@@ -147,7 +147,7 @@ class SnapshotControllerRules:
         return self._groups.seen(resource, item)
 
     def gone(self, resource: Resource, item: Any) -> Iterable[Told]:
-        """Process a deletion; return the keys of the objects that waited for it."""
+        """Process a deletion; return the keys of the objects that were waiting for it."""
         meta = item.metadata
         if resource == paths.SNAPSHOTS:
             self._remember(meta.full_name, None)
@@ -234,7 +234,7 @@ class SnapshotControllerRules:
             bound = _with_uid(name, ref.uid)
             former = self._bound.get(meta.name, bound)
             self._bound[meta.name] = bound
-            if former != bound and not former.endswith("/"):  # a "/" at the end: we are binding it
+            if former != bound and not former.endswith("/"):  # a trailing "/": we are binding it
                 woken.append(_bound_key(former))
         waiting = self._open.get(name)
         if waiting is None:
@@ -304,7 +304,7 @@ class SnapshotControllerRules:
         return known
 
     def _restored(self, item: Claim) -> Iterable[Told]:
-        """Return the key of a snapshot whose deletion waits for this claim's restore to end."""
+        """Return the key of a snapshot whose deletion is waiting for this claim's restore."""
         source = item.spec.data_source_ref or item.spec.data_source
         if source is None or source.kind != _KIND_SNAPSHOT:
             return ()
@@ -313,7 +313,7 @@ class SnapshotControllerRules:
         return (_key(name),) if waiting is not None and waiting.is_deleting else ()
 
     def _members(self, namespace: str) -> Iterable[Told]:
-        """Return the keys of snapshots that may wait for their group's deletion (SNC-058 row 3)."""
+        """Return the keys of snapshots that may be waiting for their group (SNC-058 row 3)."""
         return [
             _key(name)
             for name, one in self._open.items()
@@ -321,7 +321,7 @@ class SnapshotControllerRules:
         ]
 
     def _misbound(self) -> Iterable[Told]:
-        """Return the keys of ready snapshots whose content was not in the first lists (SNC-055)."""
+        """Return the keys of ready snapshots without content in the first lists (SNC-055)."""
         settled, self._settled = self._settled or {}, None
         return [
             _bound_key(name)
@@ -331,7 +331,7 @@ class SnapshotControllerRules:
 
 
 def _needs_binding_pass(item: SnapshotContent) -> bool:
-    """Return True if the content is invalid or lacks its finalizer or annotation (SNC-073)."""
+    """Return True if the content is invalid or misses its finalizer or annotation (SNC-073)."""
     meta, spec = item.metadata, item.spec
     if (spec.source.volume_handle is None) == (spec.source.snapshot_handle is None):
         return True
@@ -343,7 +343,7 @@ def _needs_binding_pass(item: SnapshotContent) -> bool:
 
 
 def _compared(item: SnapshotContent) -> tuple[Any, ...]:
-    """Return the fields of a snapshot content on which its snapshot depends."""
+    """Return the fields of a snapshot content that its snapshot depends on."""
     status, spec = item.status, item.spec
     error = status.error if status else None
     return (

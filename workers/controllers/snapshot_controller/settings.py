@@ -32,7 +32,7 @@ FLAGS: Final = (
          "of local volumes with the name of their node, for sidecars that run on every node.",
          _RUN_WORKER),
     Flag("prevent-volume-mode-conversion", _BOOL, "true", "Record the mode of the source volume in "
-         "snapshot contents, so that a restore to a different mode needs an explicit permission.",
+         "snapshot contents, so that a restore to a different mode needs explicit permission.",
          _RUN_WORKER),
 )  # fmt: skip
 
@@ -43,9 +43,9 @@ class SnapshotControllerSettings:
 
     Attributes:
         worker_threads: the number of concurrent reconciles per kind.
-        retry_interval_start_seconds, retry_interval_max_seconds: the back-off for an object whose
-            reconcile fails.
-        is_distributed: whether snapshot contents of local volumes are labelled with their node
+        retry_interval_start_seconds, retry_interval_max_seconds: the back-off after an object's
+            reconcile has failed.
+        is_distributed: whether local volumes' snapshot contents are labelled with their node
             (SNC-080).
         keeps_volume_mode: whether snapshot contents record the mode of their volume (SNC-081).
         groups: whether group snapshots are served.
@@ -60,7 +60,7 @@ class SnapshotControllerSettings:
 
 
 def read_settings(values: Mapping[str, Any]) -> SnapshotControllerSettings:
-    """Reads the settings from flag values by name; an absent flag has its default value."""
+    """Reads the settings from the flag values, keyed by flag name; missing ones have a default."""
     gates: Mapping[str, bool] = values.get("feature-gates") or {}
     groups = bool(gates.get(GATE_GROUPS, True))
     found = with_flags(SnapshotControllerSettings(groups=groups), values)

@@ -1,4 +1,4 @@
-"""Explains which source or class a snapshot or group snapshot without content waits for.
+"""Explains which source or class a snapshot or group snapshot without a content is waiting for.
 
 The checks are those of `creating` and `groupinput`, in the same order, on live objects.
 """
@@ -38,7 +38,7 @@ _KINDS: Final[dict[str, tuple[str, Resource, str]]] = {
 def cause(kube: KubeResources, word: str, snapshot: Json) -> Cause | None:
     """Return the first problem with the source or the class; None if there is none.
 
-    The caller may lack the permission to read the source or the class; then the cause is unknown.
+    If the caller is not allowed to read the source or the class, the cause is unknown.
 
     Args:
         kube: the client.
@@ -114,7 +114,7 @@ def _of_claim(snapshot: Json, name: str, claim: Json | None) -> Cause | None:
 
 
 def _of_volume(snapshot: Json, claim: Json, volume: JsonObject) -> Cause | None:
-    """If no CSI driver has the volume, return this as the cause, else None."""
+    """Return a cause if the volume does not belong to a CSI driver, else None."""
     if volume["spec"].get("csi") is not None or in_tree_source(volume) is not None:
         return None
     name, namespace = objects.name_of(volume), objects.namespace_of(snapshot)

@@ -1,6 +1,6 @@
 """Reconciles one snapshot: the steps of the frame that only snapshots have (sections 2.3 to 2.5).
 
-Later steps wait for the content's status, whose change adds the snapshot's key.
+Later steps wait for the content's status; a change to the status adds the snapshot's key.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class SnapshotPass(BindingPass):
         self.begin()
 
     def find_or_make(self, content: JsonObject | None) -> JsonObject:
-        """Returns a member's content, else the existing content, else a newly created one."""
+        """Returns a member's content, else the existing content, else a new one."""
         if objects.is_group_member(self.item):
             found = self.find_content(objects.bound_content(self.item))
             if found is None:
@@ -142,7 +142,7 @@ class SnapshotPass(BindingPass):
         return groupnames.owner_of(self, content)
 
     def told(self, operation: str, content: Json) -> None:
-        """Records the duration of the operation, which has succeeded."""
+        """Records the duration of an operation that has succeeded."""
         measure.ended(self, _OPERATIONS[operation], content)
 
     def delete(self) -> Outcome:

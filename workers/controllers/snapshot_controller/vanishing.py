@@ -1,7 +1,7 @@
 """Deletes the content of a snapshot (or group snapshot) that vanished during its reconcile.
 
 If a deletion began before the API server accepted csi-fleet's finalizer, the object still vanishes
-(kubernetes/kubernetes#77988), and no event leads to the content that was created in the meantime.
+(kubernetes/kubernetes#77988), and no event mentions the content that was created in the meantime.
 If the object already had a finalizer when the reconcile began, the object must have been removed by
 force, and its content is kept.
 """
@@ -35,7 +35,7 @@ PAUSE_SECONDS: float = 1.0
 
 
 def run(work: BindingPass) -> Outcome:
-    """Reconciles an object; deletes its content if the object vanished meanwhile (SND-041)."""
+    """Reconciles an object; deletes its content if the object has vanished meanwhile (SND-041)."""
     if not work.read():
         return done("gone")
     is_loose = work.named_content is None and not text_list(work.item, "metadata", "finalizers")

@@ -1,4 +1,4 @@
-"""One reconcile of a snapshot, a group snapshot or one of their contents, on `LivePass`.
+"""One reconcile of a snapshot, a group snapshot or one of their contents, based on `LivePass`.
 
 A write patches single fields and is conditional on the resourceVersion that was read. So it never
 overwrites another program's write and never writes back a stale object (SND-003, SND-015).
@@ -57,9 +57,9 @@ class ObjectPass(LivePass):
     def blame(self, refusal: Refusal) -> None:
         """Writes the error to the status and records it as an event (SNC-031).
 
-        If the status already has the text, only readyToUse is unset and no event is recorded. As in
-        snapshot-controller, the event is recorded even if the status cannot be written; `item` then
-        still has the old status.
+        If the status already has the message, only readyToUse is unset and no event is recorded. As
+        in snapshot-controller, the event is recorded even if the status cannot be written; `item`
+        then still has the old status.
         """
         message = refusal.message
         if not refusal.reason:

@@ -1,4 +1,4 @@
-"""One reconcile of a snapshot content, on `DriverPass`: class, annotations, finalizer and errors.
+"""One reconcile of a snapshot content: its class, annotations, finalizer and errors.
 
 Snapshot contents and group snapshot contents differ only in `Names`. Only single fields are
 patched, so that other programs' writes are kept (SND-003).
@@ -87,12 +87,12 @@ class LiveContent(DriverPass):
 
     @property
     def own_namespace(self) -> str:
-        """csi-fleet's own namespace, which holds the copies of intents."""
+        """csi-fleet's own namespace, which contains the copies of intents."""
         return self.driver.settings.kube.namespace
 
     @property
     def component(self) -> str:
-        """The driver's name, which events give as their source."""
+        """The driver's name; events name it as their source."""
         return f"csi-snapshotter {self.driver.name}"
 
     def is_announced(self) -> bool:
@@ -147,7 +147,7 @@ class LiveContent(DriverPass):
         self.write("remove-finalizer", patch, tries=1)
 
     def blame(self, reason: str, message: str) -> None:
-        """Writes the error to status and event, unless the status already has it (SNS-026).
+        """Writes the error to the status and an event, unless the status already has it (SNS-026).
 
         As in csi-snapshotter, the status is written first, so that a user who sees the event finds
         the error there. The event is recorded even if the status cannot be written.

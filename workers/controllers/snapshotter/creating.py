@@ -54,14 +54,13 @@ class Creation:
 
     Args:
         work: the reconcile.
-        action: CREATE while the content has no status; whether the content has a status decides
-            the text of an error (SNS-023). LAST_CALL for the last call before the object is
-            released: no annotation is written, and the snapshot that the call returns is
-            deleted.
+        action: CREATE while the content has no status; error messages depend on whether it has one
+            (SNS-023). LAST_CALL for the last call before the object is released: no annotation is
+            written, and the snapshot that the call returns is deleted.
     """
 
     calls: ClassVar[orphans.Calls] = orphans.SNAPSHOTS
-    # Two pairs of the reason and the text of an error: one for the first call, one for later calls.
+    # The reason and the message of an error: one pair for the first call, one for later calls.
     words: ClassVar[tuple[tuple[str, str], tuple[str, str]]] = (
         ("SnapshotCreationFailed", "Failed to create snapshot"),
         ("SnapshotContentCheckandUpdateFailed", "Failed to check and update snapshot content"),
@@ -77,7 +76,7 @@ class Creation:
         self.reason, self.prefix = self.words[0 if action is Action.CREATE else 1]
 
     def run(self, snapshot_class: JsonObject | None) -> Outcome:
-        """Prepares the request, calls the driver and acts on the answer."""
+        """Prepares the request, calls the driver and acts on the response."""
         work, known = self.work, self.work.intent
         try:
             wanted = self.repeated() or self.prepared(snapshot_class)
@@ -111,11 +110,11 @@ class Creation:
         return self.created(answer)
 
     def check_same(self, answer: Any) -> None:
-        """Compares a ready answer with the handles that an earlier call with this name returned.
+        """Compares a ready response with the handles that an earlier call with this name returned.
 
         Raises:
-            UnusableAnswerError: one of these handles is missing, so the answer says nothing
-                about that snapshot.
+            UnusableAnswerError: one of these handles is missing, so the response says nothing about
+                that snapshot.
         """
         made = self.handles_of(answer)
         lost = [one for one in self.handles() if one not in made]
@@ -150,7 +149,7 @@ class Creation:
         return [known] if (known := self.handle()) else []
 
     def handles_of(self, answer: Any) -> list[str]:
-        """The handles in an answer."""
+        """The handles in a response."""
         return [answer.snapshot_id]
 
     def class_name(self) -> str | None:
@@ -158,7 +157,7 @@ class Creation:
         return objects.class_name(self.work.item)
 
     def missing_class(self) -> str:
-        """Returns the error text for a snapshot content without a class."""
+        """Returns the error message for a snapshot content without a class."""
         return f"failed to take snapshot {self.work.name} without a snapshot class"
 
     def source(self) -> Intent:
@@ -175,7 +174,7 @@ class Creation:
         return Intent(self.work.settings.snapshot_name.name(uid), (handle,))
 
     def taking_failed(self, cause: str) -> str:
-        """Returns the error text for an error from the driver."""
+        """Returns the error message for an error from the driver."""
         handle = objects.volume_handle(self.work.item)
         return f"failed to take snapshot of the volume {handle}: {quote(cause)}"
 
@@ -244,8 +243,8 @@ class Creation:
         """Prepares a new request and returns it as an intent.
 
         Raises:
-            AttemptError: an input is missing or wrong; the texts are those of SNS-020 rows 1, 2, 4
-                and 6.
+            AttemptError: an input is missing or wrong; the messages are those of SNS-020 rows 1, 2,
+                4 and 6.
         """
         named = self.class_name()
         if named is None:
@@ -281,7 +280,7 @@ class Creation:
     def secrets(self, ref: SecretRef | None) -> dict[str, str]:
         """Reads the secret.
 
-        Like csi-snapshotter, it does not write the cause of a failure to the object.
+        As in csi-snapshotter, the cause of a failure is not written to the object.
         """
         try:
             return self.work.secret(ref)
@@ -295,8 +294,7 @@ class Creation:
     def announce(self, wanted: Intent) -> bool:
         """Writes the intent and the annotation; returns False if the object is being deleted."""
         work, known = self.work, self.work.intent
-        # A snapshot whose handle is missing in the status needs its handle before it can be
-        # deleted.
+        # If the status has no handle, the snapshot's handle is needed before it can be deleted.
         was_open = work.is_announced() or known is not None or is_nameless(work.item)
         may_have_copy = work.is_announced() if known is None else known.has_copy
         begun = replace(
@@ -318,7 +316,7 @@ class Creation:
                 copy_uid=known.copy_uid,
             )
             work.overtake(known.deadline)
-        elif work.is_announced():  # Redis lost the intent, and with it the call's deadline
+        elif work.is_announced():  # Redis has lost the intent and the call's deadline
             work.overtake(work.deadline())
         work.remember(begun)
         if self.is_last:
@@ -377,7 +375,7 @@ class Creation:
             self.work.remember(known.as_full() if is_first else known)
 
     def may_give_up(self, error: CsiError, before: Intent | None) -> bool:
-        """True if the object is to be deleted and no call created a snapshot (SND-032).
+        """True if the object should be deleted and no call created a snapshot (SND-032).
 
         No call created a snapshot if the pool was full each time, or if the volume has no snapshot
         and no other call is in flight.

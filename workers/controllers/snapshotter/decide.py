@@ -133,7 +133,7 @@ def decide(
 
 
 def is_nameless(content: Json) -> bool:
-    """True if the snapshot exists but its status has no handle, because the answer had no id.
+    """True if the snapshot exists but its status has no handle, because the response had no id.
 
     CreateSnapshot is then repeated with the same name to get the id, even if the object is being
     deleted.
@@ -176,7 +176,7 @@ _OPEN_CODES: Final = frozenset(
 def is_final(error: CsiError) -> bool:
     """True if the error means that the driver has stopped and created nothing (SNS-021).
 
-    A broken stream or an unreadable answer is never final, whatever its code.
+    A broken stream or an unreadable response is never final, whatever its code.
     """
     if error.code is None or error.code in _OPEN_CODES:
         return False
@@ -201,5 +201,5 @@ POLL_MAX_SECONDS: Final = 30.0
 
 
 def poll_seconds(polls: int) -> float:
-    """Returns the next polling interval (SND-001): 1 s, then 1.5 times the last, at most 30 s."""
+    """Returns the polling interval (SND-001): first 1 s, then 1.5 times the last, at most 30 s."""
     return min(POLL_START_SECONDS * 1.5 ** min(polls, 40), POLL_MAX_SECONDS)

@@ -43,17 +43,17 @@ def release(work: ContentPass, *, has_strays: bool = False) -> Outcome:
         work.drop_finalizer()
     except Gone:
         pass
-    except ConflictError:  # its deletion policy may have changed
+    except ConflictError:  # the deletion policy may have changed
         return retry("it changed meanwhile")
-    # Because of `known`, the events that these writes cause lead to no further reconcile.
+    # Because of `known`, the events from these writes cause no further reconcile.
     return done("released", known=version_of(work.item))
 
 
 def delete(work: ContentPass, handle: str) -> Outcome:
     """Calls DeleteSnapshot, clears the status and removes the finalizer (SNS-041).
 
-    The call is retried after any error. The locks exclude restores from this content and calls for
-    other snapshot contents of the same snapshot.
+    The call is retried after any error. The locks prevent restores from this content, and calls for
+    other contents of the same snapshot.
     """
     wanted = (locks.snapshot_content(work.name), snapshot_lock(work, handle))
     work.acquire(*wanted)

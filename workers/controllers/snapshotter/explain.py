@@ -1,4 +1,4 @@
-"""Answers `csi-fleet explain content NAME` and `csi-fleet explain group-content NAME`."""
+"""Implements `csi-fleet explain content NAME` and `csi-fleet explain group-content NAME`."""
 
 from __future__ import annotations
 

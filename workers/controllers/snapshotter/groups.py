@@ -1,7 +1,7 @@
 """Reconciles one group snapshot content: creates, queries and deletes the group as a whole.
 
-The protocol (SNG-002) is that of single snapshot contents with other names; this module holds the
-differences.
+The protocol (SNG-002) is the same as for single snapshot contents, with other names; this module
+contains the differences.
 """
 
 from __future__ import annotations
@@ -244,11 +244,11 @@ class GroupCreation(Creation):
         return optional_text(self.work.item, "status", "volumeGroupSnapshotHandle")
 
     def handles(self) -> list[str]:
-        """The handles of group and members in the status."""
+        """The handles of the group and its members in the status."""
         return [*super().handles(), *members_of(self.work.item)]
 
     def handles_of(self, answer: Any) -> list[str]:
-        """The handles of group and members in an answer."""
+        """The handles of the group and its members in a response."""
         return [answer.group_snapshot_id, *(one.snapshot_id for one in answer.snapshots)]
 
     def class_name(self) -> str | None:
@@ -256,7 +256,7 @@ class GroupCreation(Creation):
         return class_name(self.work.item)
 
     def missing_class(self) -> str:
-        """Returns the error text for a snapshot content without a class."""
+        """Returns the error message for a snapshot content without a class."""
         return f"failed to take group snapshot {self.work.name} without a group snapshot class"
 
     def source(self) -> Intent:
@@ -276,7 +276,7 @@ class GroupCreation(Creation):
         return Intent(name, tuple(volumes_of(self.work.item)))
 
     def taking_failed(self, cause: str) -> str:
-        """Returns the error text for an error from the driver."""
+        """Returns the error message for an error from the driver."""
         volumes = " ".join(volumes_of(self.work.item))
         return f"failed to take group snapshot of the volumes [{volumes}]: {quote(cause)}"
 
@@ -385,7 +385,7 @@ def _get_secrets(work: ContentPass, group_class: JsonObject | None) -> dict[str,
 def _delete(work: ContentPass) -> Outcome:
     """Calls DeleteVolumeGroupSnapshot with all members, then removes the finalizer (SNG-004).
 
-    The locks exclude restores from the members' contents, as for single snapshots.
+    The locks prevent restores from the members' contents, as for single snapshots.
     """
     reason, handle, members = (
         "GroupSnapshotDeleteError",

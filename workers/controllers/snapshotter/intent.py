@@ -1,11 +1,11 @@
-"""The intent: the write-ahead record of a CreateSnapshot call that may have left a snapshot.
+"""The intent: the write-ahead record of a CreateSnapshot call that may leave a snapshot.
 
-The annotation being-created on the object is the intent's public half (SNQ-005). The annotation
+The object's annotation being-created is the public half of the intent (SNQ-005). The annotation
 survives a loss of csi-fleet's data and, together with the finalizer, keeps the object until the
 call's outcome is known. The intent is needed if the object is removed by force in the meantime. In
 that case the call is repeated from the intent, and the snapshot that it returns is deleted. The
 intent is part of the key's reconcile state. If a call is slow or its outcome is unknown, a
-ConfigMap in csi-fleet's namespace holds a copy, in case Redis loses its data.
+ConfigMap in csi-fleet's namespace contains a copy, in case Redis loses its data.
 """
 
 from __future__ import annotations
@@ -63,10 +63,9 @@ class Intent:
     """The record of one attempt.
 
     Attributes:
-        name: the snapshot's (or group's) name at the driver.
+        name: the snapshot's (or group's) name in requests to the driver.
         volumes: the handles of the source volumes; one for a snapshot.
-        parameters: the parameters as the driver gets them; None if they are too large to be
-            recorded.
+        parameters: the parameters as sent to the driver; None if they are too large to be recorded.
         secret: the name and namespace of the secret, never its data.
         allowed: the class's `allowedTopologies`, if they are sent (SNS-121).
         earlier: the parameters, the secret and `allowed` of an earlier, different request. If that
@@ -80,9 +79,9 @@ class Intent:
             `is_open` is set too.
         has_copy: whether a ConfigMap may exist.
         is_copied: whether a ConfigMap certainly exists and describes this call.
-        handle, members: the handles in the driver's answer; empty before the answer. They are
+        handle, members: the handles in the driver's response; empty before the response. They are
             recorded because a repeated call may not return them once the source is gone (G8).
-        deadline: the call's deadline; none once the call's outcome is known.
+        deadline: the call's deadline; no deadline once the call's outcome is known.
         is_retained: whether the object's policy was Retain.
         version: the object's resourceVersion before the call; 0 if it is unknown.
         copy_uid: the uid of the ConfigMap; "" if it is unknown.
@@ -162,7 +161,7 @@ class Intent:
         return not (self.is_open or self.is_failed)
 
     def before(self, wanted: Intent) -> Earlier | None:
-        """Returns what to keep of this attempt as `earlier` when the next call sends `wanted`."""
+        """Return the `earlier` part of this attempt to keep when the next call sends `wanted`."""
         if self.earlier is not None or self.parameters is None:
             return self.earlier
         if (self.parameters, self.allowed) == (wanted.parameters, wanted.allowed):

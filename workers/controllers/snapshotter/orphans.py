@@ -1,7 +1,7 @@
 """Deletes snapshots whose object was removed by force during the driver's call.
 
-The intent is enough for this. CreateSnapshot is idempotent by name, so the same call returns the
-snapshot that the first call created, and that snapshot is then deleted.
+The intent contains all that is needed. CreateSnapshot is idempotent by name, so the same call
+returns the snapshot that the first call created, and that snapshot is then deleted.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def finish(work: ContentPass, calls: Calls) -> Outcome:
         return discard(work, calls, known.handle, known.members)
     seconds = work.hold_seconds()
     if seconds > 0:
-        return wait(seconds, "the call of another process may still run")
+        return wait(seconds, "the call of another process may still be running")
     _log.warning("the object is gone; repeating its call to find out what the call created")
     secrets = secrets_of(work, known)
     work.remember(replace(known, is_copied=False, deadline=work.deadline()), polls=work.polls)
@@ -89,7 +89,7 @@ def finish(work: ContentPass, calls: Calls) -> Outcome:
         handle, members = calls.create(work, known, secrets)
     except CsiError as error:
         if is_final(error) and known.is_open:
-            work.close()  # then retry: a failed call says nothing about the earlier one
+            work.close()  # and retry: a failed call says nothing about the earlier one
             return retry(error.code_name)
         if is_final(error) or (made_nothing(error) and known.is_full):
             work.forget()
@@ -135,7 +135,7 @@ def _set_aside(work: ContentPass, known: Intent, problem: str) -> Outcome:
 
 
 def _user_of(work: ContentPass, handle: str, members: Sequence[str]) -> str:
-    """Returns the name of a live object that names one of the handles; "" if there is none.
+    """Returns the name of a live object that contains one of the handles; "" if there is none.
 
     The object is a snapshot content or a group snapshot content.
     """
@@ -159,7 +159,7 @@ def discard(
     *,
     blame: Callable[[str], None] | None = None,
 ) -> Outcome:
-    """Deletes a snapshot that no object names; if it must be kept, `blame` reports why."""
+    """Deletes a snapshot that no object refers to; if it must be kept, `blame` reports why."""
     if (held := held_back(work)) is not None:
         return held
     if user := _user_of(work, handle, members):

@@ -1,4 +1,4 @@
-"""Queries the state of a snapshot that was not created through its content (SNS-030, SNS-031)."""
+"""Queries the state of a snapshot that its content did not create (SNS-030, SNS-031)."""
 
 from __future__ import annotations
 

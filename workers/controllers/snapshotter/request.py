@@ -1,4 +1,4 @@
-"""Builds request parameters and reads the driver's answers (SNS-022, SNS-031, SNS-040).
+"""Builds request parameters and reads the driver's responses (SNS-022, SNS-031, SNS-040).
 
 The functions perform no I/O.
 """
@@ -26,7 +26,7 @@ def parameters(
     Args:
         class_parameters: the class's parameters, including the reserved keys.
         content: the snapshot content.
-        tells: whether to add the names of snapshot and content (`--extra-create-metadata`).
+        tells: whether to add the names of the snapshot and its content (`--extra-create-metadata`).
 
     Raises:
         AttemptError: a key has the reserved prefix and is unknown.
@@ -54,7 +54,7 @@ def group_parameters(
 
 
 def created_nanoseconds(snapshot: csi.Snapshot | csi.VolumeGroupSnapshot, now: float) -> int:
-    """Returns the creation time, or `now` if there is none (SND-005; upstream then writes 1970)."""
+    """Returns the creation time, or `now` if there is none (SND-005; upstream would write 1970)."""
     stamp = snapshot.creation_time
     found = stamp.seconds * _NANOSECONDS + stamp.nanos
     return found or int(now * _NANOSECONDS)

@@ -39,16 +39,16 @@ KIND_GROUP_CONTENTS: Final = "group-contents"
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The facts about a snapshot content of either kind that decide whether it needs a reconcile.
+    """The facts that determine whether a snapshot content of either kind needs a reconcile.
 
     Attributes:
         driver: the name of the content's CSI driver.
         class_name: the name of the content's class; "" without a class.
-        is_ready: whether the status says that the content is ready.
-        has_error: whether the status holds an error.
+        is_ready: whether the content is ready, according to its status.
+        has_error: whether the status contains an error.
         is_unbound: whether the content is pre-provisioned and no snapshot is bound to it.
-        is_cut: whether the snapshot is created by a call for this content alone. Such a call
-            may be in flight, and an intent may exist, although the object does not show it.
+        is_cut: whether the snapshot is created by a call for this content alone. Such a call may be
+            in flight, and an intent may exist, even if the object does not show it.
         being_created, being_deleted: whether the content has the annotation of that name.
         foreign: the fields that only other programs change; a change means that a reconcile is
             needed.
@@ -134,7 +134,7 @@ class _Open:
 
 
 class _Contents:
-    """Those snapshot contents of one kind that may need a reconcile."""
+    """The snapshot contents of one kind that may need a reconcile."""
 
     def __init__(self, kind: str, view: Callable[[Any], View]) -> None:
         self.kind, self.view = kind, view
@@ -161,9 +161,9 @@ class _Contents:
         if driver is None:
             return ()
         key = Key(self.kind, driver, name)
-        # The object may have been removed during a call, whose snapshot must not be left behind. Or
-        # it may have left state, such as a copy that could not be removed. A reconcile cleans up
-        # both.
+        # The object may have been removed during a call, and the snapshot which that call created
+        # must not be left behind. It may also have left state, such as a copy that could not be
+        # removed. A reconcile cleans up both.
         return (key,) if view.being_created or view.is_cut else (Forget(key),)
 
     def of_class(self, name: str) -> Iterable[Told]:

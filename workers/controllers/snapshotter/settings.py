@@ -60,12 +60,12 @@ FLAGS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class NameRule:
-    """The rule by which a snapshot is named at the driver.
+    """The rule for naming a snapshot at the driver.
 
     Attributes:
         prefix: the first part of the name, before a dash.
-        uid_length: how many characters of the UID are used, without dashes; -1 keeps the UID as
-            it is.
+        uid_length: how many characters of the UID, without dashes, are used; -1 keeps the UID as it
+            is.
     """
 
     prefix: str
@@ -88,12 +88,12 @@ class SnapshotterSettings:
         retry_interval_start_seconds, retry_interval_max_seconds: the back-off for a snapshot
             content whose reconcile fails.
         snapshot_name, group_name: how snapshots and groups are named at the driver.
-        extra_metadata: whether CreateSnapshot's parameters include the names of snapshot and
-            content.
+        extra_metadata: whether the parameters of CreateSnapshot include the names of the snapshot
+            and its content.
         groups: whether group snapshots are served.
         has_topology: whether snapshots have a topology, if the driver has that capability too.
         deletes_unread: whether deleting a pre-provisioned snapshot content with policy Delete
-            also deletes its snapshot if the status never got a handle (SND-021).
+            also deletes its snapshot if the status was never given a handle (SND-021).
     """
 
     timeout_seconds: float = setting("timeout", FLAGS)
@@ -109,10 +109,10 @@ class SnapshotterSettings:
 
 
 def read_settings(values: Mapping[str, Any]) -> SnapshotterSettings:
-    """Reads the settings from flag values by name; an absent flag has its default value.
+    """Reads the settings from flag values, keyed by flag name; an absent flag has its default.
 
     Raises:
-        ConfigError: a prefix is empty, a length gives no name (SND-025), or leader election is
+        ConfigError: a prefix is empty, a length results in no name (SND-025), or leader election is
             combined with node deployment; the exit code is 1.
     """
     if values.get("node-deployment") and values.get("leader-election"):

@@ -44,7 +44,7 @@ def _sync(work: ContentPass) -> Outcome:
         return orphans.finish(work, orphans.SNAPSHOTS)
     snapshot_class = work.read_class(objects.class_name(work.item))
     # The content's class is ignored for a deletion (SND-004) and for an attempt that this driver
-    # began, because no other driver finishes them.
+    # began, because no other driver will finish them.
     judged = None if is_deleting(work.item) or work.has_begun() else snapshot_class
     if not is_ours(work.item, judged, work.driver.name) or not work.is_of_our_node():
         return done("not ours")

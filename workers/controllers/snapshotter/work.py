@@ -36,12 +36,12 @@ class ContentPass(LiveContent):
 
     Attributes:
         intent: the intent of the content's attempt.
-        polls: how often a snapshot that is not ready has been polled.
+        polls: the number of polls so far, while the snapshot is not ready.
         asked: the request that each poll repeats, because a poll is a CreateSnapshot with the
             same name.
         overtaken: the deadline of earlier calls whose outcome is unknown, such as those of dead
             workers.
-        looking: the deadline of this reconcile's CreateSnapshot if the call only polls and has
+        looking: the deadline of this reconcile's CreateSnapshot, if the call is only a poll and has
             no intent.
         has_stale_copy: whether the copy of a finished attempt may still exist.
     """
@@ -66,7 +66,7 @@ class ContentPass(LiveContent):
         return self.intent is not None or self.asked is not None
 
     def is_of_our_node(self) -> bool:
-        """True if this node may reconcile the content, whose label may have changed (SNS-001).
+        """True if this node may reconcile the content. Its label may have changed (SNS-001).
 
         A node always finishes an attempt that it began, because no other node has the intent.
         """
@@ -137,7 +137,7 @@ class ContentPass(LiveContent):
         self._save(self.intent, self.polls)
 
     def record_answer(self, handle: str, members: Sequence[str]) -> None:
-        """Records the driver's answer before anything else is done with it (G8).
+        """Records the driver's response before anything else is done with it (G8).
 
         Raises:
             LeaseLost: another worker has the lease; the intent has been copied for that worker.
@@ -154,16 +154,16 @@ class ContentPass(LiveContent):
                 raise
 
     def deadline(self) -> Deadline:
-        """Returns the deadline by which a call that starts now must have ended."""
+        """Returns the time by which a call that starts now must have ended."""
         return self.lease.session.deadline(self.settings.timeout_seconds)
 
     def ask(
         self, method: str, request: Message, answer_type: type[AnswerT], **options: Any
     ) -> AnswerT:
-        """Calls the driver; if the driver answers, records that the call has ended.
+        """Calls the driver; if the driver responds, records that the call has ended.
 
         Raises:
-            CsiError: the driver returned an error or did not answer.
+            CsiError: the driver returned an error or did not respond.
             DriverAway: the driver is not connected.
         """
         seconds = self.settings.timeout_seconds
@@ -233,9 +233,9 @@ class ContentPass(LiveContent):
         """Removes copy, intent and annotation, in this order, once no call is in progress.
 
         The order prevents a copy from outliving the state that points to it. An annotation without
-        an intent means that Redis lost the intent or that a reconcile died here, so there may be a
-        copy. A copy that cannot be removed now is recorded in the reconcile state and delays
-        nothing.
+        an intent means that Redis lost the intent, or that a reconcile died at this point, so there
+        may be a copy. A copy that cannot be removed now is recorded in the reconcile state, and
+        nothing waits for its removal.
 
         Args:
             polls: the number of polls to record.
@@ -277,7 +277,9 @@ def held_back(work: ContentPass) -> Outcome | None:
     Such a call could recreate the snapshot. The returned outcome tells the engine to wait for it.
     """
     seconds = work.hold_seconds()
-    return wait(seconds, "the call of another process may still run") if seconds > 0 else None
+    return (
+        wait(seconds, "the call of another process may still be running") if seconds > 0 else None
+    )
 
 
 def poll(work: ContentPass) -> Outcome:
@@ -296,5 +298,5 @@ def tidied(work: ContentPass, *, has_strays: bool) -> Outcome:
 
 
 def snapshot_lock(work: ContentPass, handle: str) -> Lock:
-    """Returns the lock on a stored snapshot, which several snapshot contents may name (SNQ-003)."""
+    """Returns the lock on a stored snapshot. Several contents may name the snapshot (SNQ-003)."""
     return Lock(f"{work.driver.name}#snapshot#{handle}")

@@ -31,7 +31,7 @@ def test_ma012_the_first_ten_seconds_are_silent(monkeypatch, seconds, is_told):
     world.add_attachment("pv1-node0", node="node0", is_marked=True, is_deleting=True)
     outcome = world.run(world.add_attachment())
     assert (outcome.action.value, outcome.delay_seconds) == ("wait", 1.0)
-    assert outcome.reason == "waits for the detach from node node0"
+    assert outcome.reason == "is waiting for the detach from node node0"
     assert bool(world.message()) is is_told
 
 

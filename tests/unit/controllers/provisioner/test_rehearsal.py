@@ -156,7 +156,7 @@ def test_p204_a_source_of_another_namespace_needs_its_grant(api):
     ],
 )
 def test_a_write_is_a_mistake_of_ours_and_reaches_nobody(api, call, arguments):
-    with pytest.raises(AssertionError, match="a rehearsal writes nothing: /api/v1/x"):
+    with pytest.raises(AssertionError, match="refused to write /api/v1/x"):
         getattr(ReadOnlyClient(api), call)(*arguments)
     assert api.requests == []
 

@@ -15,7 +15,7 @@ from workers.controllers.resizer.results import Result
 
 NOW = 50_000.0
 APPLIED, TAKEN_BACK = Skip("the class is applied"), Skip("the class was taken back")
-OVERTAKEN = "an overtaken call for another class may still run"
+OVERTAKEN = "an overtaken call for another class may still be running"
 LEAVING = Skip("the claim is being deleted")
 RESTS = (
     f"skipping volume modification for pvc {NAMESPACE}/{NAME}, because modification previously "
