@@ -161,9 +161,9 @@ def test_no_warning_is_lost_and_none_is_false(fault, tmp_path, kubeconfig, api, 
 
 
 def test_it_waits_for_the_go_programs_lease(tmp_path, kubeconfig, api, scene):
-    """DV-031: while another program holds the Lease nothing is written.
+    """DV-030, DV-031: while another program holds the Lease nothing is written.
 
-    Then claims made meanwhile get their warning.
+    Then claims made meanwhile get their warning. It runs under the Go program's name.
     """
     path = f"/apis/coordination.k8s.io/v1/namespaces/{scene.namespace}/leases"
     name = "data-source-validator-leader"
@@ -172,7 +172,7 @@ def test_it_waits_for_the_go_programs_lease(tmp_path, kubeconfig, api, scene):
     meta = {"name": name, "namespace": scene.namespace}
     api.create({**body, "metadata": meta, "spec": spec})
     flags = leader_flags(scene.namespace)
-    with Fleet(tmp_path, kubeconfig, [], CONTROLLER, *flags) as fleet:
+    with Fleet(tmp_path, kubeconfig, [], *flags, command="volume-data-source-validator") as fleet:
         wanted(scene, "data")
         wait_until(lambda: f"/{name}" in fleet.log_text(), 30, "it waits for the Lease")
         let_pass(3)

@@ -64,7 +64,7 @@ def environment(**extra: str) -> dict[str, str]:
 
 class Fleet(Running):
     """Runs `csi-fleet run` as one child process with files in `directory`, of the release in
-    `code`."""
+    `code`; or the `command` that has a Go sidecar's name."""
 
     def __init__(
         self,
@@ -75,6 +75,7 @@ class Fleet(Running):
         redis_url: str = "",
         env: Mapping[str, str] | None = None,
         code: Path = ROOT,
+        command: str = "run",
     ) -> None:
         self.directory = directory
         self.code = code
@@ -83,7 +84,7 @@ class Fleet(Running):
         addresses = [one if isinstance(one, str) else one.address for one in drivers]
         self.command = [
             *program(code),
-            "run",
+            command,
             f"--kubeconfig={kubeconfig}",
             *(f"--csi-address={address}" for address in addresses),
             f"--state-dir={self.state}",

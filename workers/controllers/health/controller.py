@@ -184,8 +184,8 @@ class Poll:
     def _ask(self) -> Outcome:
         """Ask about the next volumes: of all volumes, or of those that are missing from a list.
 
-        If the driver answers none of several calls in a row, the other volumes wait for the next
-        poll (VHD-004), which begins with them.
+        If the driver answers none of several calls in a row, the poll ends. The next one asks about
+        the other volumes (VHD-004).
         """
         state, size, is_list = self.state, self.reader.at_once, self.way.is_list
         volumes = self._volumes(is_new=not is_list and not state.after)
