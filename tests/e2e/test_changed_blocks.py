@@ -67,11 +67,13 @@ def refusal(call) -> tuple[str, str]:
 
 
 def test_the_allocated_blocks_of_two_drivers_on_one_port(world, client):
+    """CB-001, CBD-001."""
     assert list(blocks(client.allocated("honest"))) == expected("honest:20:100")
     assert list(blocks(world.client(TWO).allocated("of-two"))) == expected("honest:3:10")
 
 
 def test_changed_blocks(client):
+    """CB-010, CB-011."""
     assert list(blocks(client.delta("older", "honest"))) == expected("honest:20:100")
     code, text = refusal(client.delta("honest:20:100", "honest"))
     assert (code, text) == ("INVALID_ARGUMENT", "the same snapshot twice")
@@ -102,6 +104,7 @@ def test_a_killed_server_costs_no_block(world, client):
 
 
 def test_a_stopping_server_lets_streams_end(world, client):
+    """CB-023, CBD-010."""
     world.snapshot("slow", ONE, "slow:20:10")
     call = client.allocated("slow")
     received = list(blocks([next(call)]))
@@ -112,6 +115,7 @@ def test_a_stopping_server_lets_streams_end(world, client):
 
 
 def test_a_caller_that_goes_ends_the_drivers_call(world, client):
+    """CB-012."""
     call = client.allocated("endless")
     next(call)
     assert world.drivers.running(ONE) == 1
@@ -156,6 +160,7 @@ def test_fifty_endless_streams_that_nobody_reads_hold_little_memory(world):
 
 
 def test_too_many_streams(world):
+    """CBD-003."""
     clients = [world.client(ONE) for _ in range(55)]
     calls = [one.allocated("endless") for one in clients]
     for one in calls:
@@ -170,7 +175,7 @@ def test_too_many_streams(world):
 
 
 def test_who_is_refused(world, client):
-    """As by csi-snapshot-metadata: the status and the beginning of the text."""
+    """As by csi-snapshot-metadata: the status and the beginning of the text (CB-002..CB-005)."""
     outsider = world.client(ONE, OUTSIDER)
     other = world.token(f"blocks-{TWO}")
     denied = "user does not have permissions to perform the operation"
@@ -190,6 +195,7 @@ def test_who_is_refused(world, client):
 
 
 def test_what_cannot_be_read(world, client):
+    """CB-006..CB-008, CBD-006."""
     world.snapshot("early", ONE, "honest:1:1", is_ready=False)
     world.snapshot("mute", MUTE, "honest:1:1")
     world.snapshot("elsewhere", ABSENT, "honest:1:1")
@@ -207,7 +213,7 @@ def test_what_cannot_be_read(world, client):
 
 @pytest.mark.parametrize("mode", ["disorder", "repeats"])
 def test_a_driver_that_lies_about_the_order(world, client, mode):
-    """All that came before the lie arrives, and the lie does not."""
+    """All that came before the lie arrives, and the lie does not (CBD-002)."""
     world.snapshot(mode, ONE, f"{mode}:3:10")
     call = client.allocated(mode)
     assert ending(call) == ("INTERNAL", expected(f"{mode}:3:10"))
@@ -216,6 +222,7 @@ def test_a_driver_that_lies_about_the_order(world, client, mode):
 
 
 def test_the_driver_gets_the_classes_secret_and_nobody_else_sees_it(world, client):
+    """CB-009, CBD-004, CBD-007."""
     world.allow_secret("array", password=SECRET)
     key = "csi.storage.k8s.io/snapshotter-secret"
     parameters = {f"{key}-name": "array", f"{key}-namespace": "${volumesnapshot.namespace}"}
@@ -233,6 +240,7 @@ def test_the_driver_gets_the_classes_secret_and_nobody_else_sees_it(world, clien
 
 
 def test_a_renewed_certificate_needs_no_restart(world):
+    """CB-021."""
     make_ca(world.folder, "other")
     make_certificate(world.folder, "other", "fresh", "localhost")
     kept = {name: (world.folder / f"server.{name}").read_bytes() for name in ("pem", "key")}

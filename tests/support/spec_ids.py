@@ -21,6 +21,7 @@ RULE_PREFIXES = (
     *("LP", "LPD", "NR", "NRD"),
     *("DV", "DVD"),
     *("VH", "VHD"),
+    *("CB", "CBD"),
 )
 CASE_PREFIXES = ("T", "C", "TA", "TR", "SNT", "LPT", "NRT", "DVT", "VHT")
 CASE_FOLDERS = (

@@ -1,4 +1,4 @@
-"""Who gets which blocks: the decisions, with the status codes and texts of upstream."""
+"""Who gets which blocks: the decisions, with upstream's status codes and texts (CB-002..CB-009)."""
 
 from __future__ import annotations
 
@@ -156,22 +156,26 @@ def test_the_call_for_a_snapshot(kube):
     ],
 )
 def test_an_incomplete_request_asks_nobody(kube, changes, text):
+    """CB-002, CBD-008."""
     assert refusal(kube, **changes) == ("INVALID_ARGUMENT", text)
     assert not kube.reviews
 
 
 def test_an_unknown_token_learns_nothing(kube):
+    """CB-004."""
     kube.broken["snapshot"] = AssertionError("it must not be read")
     assert refusal(kube, token="x") == ("UNAUTHENTICATED", "unauthenticated user")
     assert len(kube.reviews) == 1
 
 
 def test_a_token_for_another_drivers_audience_is_an_unknown_one(kube):
+    """CBD-001."""
     assert refusal(kube, token="to-two") == ("UNAUTHENTICATED", "unauthenticated user")
     assert plan(kube, token="to-two to-one")
 
 
 def test_one_audience_for_all_drivers(kube):
+    """CB-003."""
     kube.broken["services"] = AssertionError("no object is needed")
     assert plan(kube, "mine", token="mine").driver == "one"
     assert refusal(kube, "mine", token="to-one")[0] == "UNAUTHENTICATED"
@@ -179,6 +183,7 @@ def test_one_audience_for_all_drivers(kube):
 
 @pytest.mark.parametrize("answer", [{"allowed": False}, {}, {"allowed": True, "denied": True}])
 def test_a_caller_without_the_permission(kube, answer):
+    """CB-005."""
     kube.access = answer | {"reason": "no rule"}
     kube.broken["snapshot"] = AssertionError("it must not be read")
     text = "user does not have permissions to perform the operation: no rule"
@@ -261,6 +266,7 @@ def test_the_api_server_refuses(kube, what, error, code, text):
     ],
 )
 def test_a_snapshot_that_cannot_be_read(kube, part, change, code, text):
+    """CB-007, CB-008, CBD-005."""
     getattr(kube, part).update(change)
     found = refusal(kube)
     assert found[0] == code
@@ -275,6 +281,7 @@ def test_no_driver_has_an_object(kube):
 
 
 def test_the_secret_of_the_class(kube):
+    """CB-009."""
     names = {
         f"{SECRET_KEY}-name": "array",
         f"{SECRET_KEY}-namespace": "${volumesnapshot.namespace}",
@@ -293,6 +300,7 @@ def test_the_secret_of_the_class(kube):
 
 
 def test_a_snapshot_without_a_class_has_the_default_one(kube):
+    """CB-009."""
     del kube.snapshot["spec"]["volumeSnapshotClassName"]
     assert refusal(kube)[1] == "no default VolumeSnapshotClass is set for the CSI driver 'one'"
     kube.classes.append(kube.make_class("other", "two", is_default=True))

@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("csi_client", "watcher", "workers")
 # The logger itself, and the package that imports nothing of csi-fleet and uses `extra`.
 STANDARD_LIBRARY = {
+    "csi_client/blockserver.py",
     "workers/observability/logging.py",
     "csi_client/answers.py",
     "csi_client/blockserver.py",

@@ -1,4 +1,4 @@
-"""Lists of blocks: what an honest driver sends passes, and each broken rule is named."""
+"""Lists of blocks: what an honest driver sends passes, and each broken rule is named (CBD-002)."""
 
 from __future__ import annotations
 
