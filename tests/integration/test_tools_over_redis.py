@@ -136,6 +136,16 @@ def test_retry_adds_the_key_where_its_driver_is(world, capsys):
     assert client.llen(f"drv.{world.driver}") >= 1, "the message went through that Redis as well"
 
 
+def test_retry_reports_the_pause_for_which_the_object_waits(world, capsys):
+    world.fail(world.key(), "{}")
+    pause.run(world.tools(Command.PAUSE, driver=world.driver, reason="array upgrade"))
+    capsys.readouterr()
+    assert retry.run(world.tools(Command.RETRY, "pvc", CLAIM)) == 0
+    text = capsys.readouterr().out
+    assert "array upgrade" in text
+    assert f"csi-fleet resume --driver={world.driver}" in text
+
+
 def items(capsys):
     """Return the items of a list's JSON output."""
     return json.loads(capsys.readouterr().out)["items"]

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final
 from workers.cli import terminal
 from workers.cli.tools import named_object
 from workers.errors import ConfigError
-from workers.explain import generic, nouns
+from workers.explain import generic, nouns, queueing
 from workers.explain.gather import claim_namespace, elsewhere, find_driver, find_owner
 from workers.kube.errors import NotFoundError
+from workers.queue.inspect import read_keys
 from workers.queue.intents import IntentStore
 from workers.queue.keys import KIND_CLAIMS, KIND_VOLUMES, Key, claim_key, volume_key
 from workers.translate.claims import claim_class_name, provisioner_annotation, selected_node
@@ -35,9 +36,9 @@ def run(tools: Tools) -> int:
     try:
         key = _claim(tools, namespace, name) if kind == "pvc" else _volume(tools, name)
     except NotServedError:
-        if not _others(tools, kind, namespace, name):
+        if not (others := _others(tools, kind, namespace, name)):
             raise
-        return _told_queued(kind, f"{namespace}/{name}" if namespace else name)
+        return _told_queued(tools, kind, f"{namespace}/{name}" if namespace else name, others)
     except NotFoundError as error:
         attempts = IntentStore(tools.redis)
         keys = attempts.keys_of(f"{namespace}/{name}") if kind == "pvc" else []
@@ -52,16 +53,19 @@ def run(tools: Tools) -> int:
         )
         return 0
     if is_settled(tools, kind, namespace, name):
-        if _others(tools, kind, namespace, name):
-            return _told_queued(kind, key.object)
+        if others := _others(tools, kind, namespace, name):
+            return _told_queued(tools, kind, key.object, others)
         terminal.write(f"{kind} {key.object} is bound, so there is nothing to retry")
         return 0
     retry_now(tools, key)
-    return _told_queued(kind, key.object)
+    return _told_queued(tools, kind, key.object, [key])
 
 
-def _told_queued(kind: str, name: str) -> int:
+def _told_queued(tools: Tools, kind: str, name: str, keys: list[Key]) -> int:
     terminal.write(f"{kind} {name} has been queued. Check it with csi-fleet explain {kind} {name}")
+    held = (queueing.paused(state) for state in read_keys(tools.redis, keys))
+    if cause := next(filter(None, held), None):
+        terminal.write(f"It waits: {cause.text}\n  -> {cause.advice}")
     return 0
 
 
@@ -75,7 +79,7 @@ def _retry_known(tools: Tools, kind: str, namespace: str, name: str) -> int:
     for key in keys:
         retry_now(tools, key)
     if keys:
-        return _told_queued(kind, shown)
+        return _told_queued(tools, kind, shown, keys)
     terminal.write(f"{kind} {shown} has no pending work to retry")
     return 0
 

@@ -100,6 +100,12 @@ class Central:
 
     def _read(self) -> dict[str, DriverSpec]:
         specs = parse_all(read_texts(self._path), pool=self._pool)
+        if not specs:
+            _log.warning(
+                "the drivers file names no driver for this worker",
+                file=str(self._path),
+                pool=self._pool,
+            )
         files: list[Path] = []
         for name, spec in specs.items():
             if spec.tls is None:
