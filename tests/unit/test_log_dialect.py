@@ -14,7 +14,6 @@ STANDARD_LIBRARY = {
     "csi_client/blockserver.py",
     "workers/observability/logging.py",
     "csi_client/answers.py",
-    "csi_client/blockserver.py",
     "csi_client/client.py",
     # It filters kombu's own log lines.
     "workers/brokerscripts.py",
