@@ -81,19 +81,23 @@ def check(request: Message, answer: Message, *, rpc: str, driver: str) -> None:
         raise _unusable(problem, answer, rpc, driver) from None
 
 
-def check_topology(volume: csi.Volume, *, driver: str) -> None:
-    """Check the topology of a created volume; called only where the topology is used.
+def check_topology(created: csi.Volume | csi.Snapshot, *, driver: str) -> None:
+    """Check the topology of a created volume or snapshot; called only where it is used.
 
     Raises:
         UnusableAnswerError: a key or value cannot be a node label, so the API server would refuse a
-            PersistentVolume with this topology.
+            PersistentVolume with this topology, and no node would match a snapshot's.
     """
+    is_volume = isinstance(created, csi.Volume)
+    name = "volume" if is_volume else "snapshot"
     try:
-        for index, topology in enumerate(volume.accessible_topology):
-            _segments(topology.segments, f"volume.accessible_topology[{index}].segments")
+        for index, topology in enumerate(created.accessible_topology):
+            _segments(topology.segments, f"{name}.accessible_topology[{index}].segments")
     except _Problem as problem:
-        answer = csi.CreateVolumeResponse(volume=volume)
-        raise _unusable(problem, answer, "/csi.v1.Controller/CreateVolume", driver) from None
+        answer = csi.CreateVolumeResponse() if is_volume else csi.CreateSnapshotResponse()
+        getattr(answer, name).CopyFrom(created)
+        rpc = f"/csi.v1.Controller/Create{name.capitalize()}"
+        raise _unusable(problem, answer, rpc, driver) from None
 
 
 def _unusable(problem: _Problem, answer: Message, rpc: str, driver: str) -> UnusableAnswerError:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 MAX_RECEIVE_BYTES: Final = 16 * 1024 * 1024
@@ -138,25 +138,28 @@ def open_channel(
     tls: TlsFiles | None = None,
     max_receive_bytes: int = MAX_RECEIVE_BYTES,
     host: str = "",
-) -> grpc.Channel:
+    library: Any = grpc,
+    options: Sequence[tuple[str, str | int]] = (),
+) -> Any:
     """Open a channel to a target of `parse_address`; it connects at the first use or check.
 
     If `host` is set, the target is one of the addresses of that host, and the server is expected to
-    have the host's name.
+    have the host's name. `library` is `grpc` or `grpc.aio`; `options` are
+    added to the usual ones.
 
     Raises:
         CsiAddressError: `tls` is set for a unix socket, or the TLS files cannot be read.
     """
     is_unix = target.startswith(("unix:", "unix-abstract:"))
     if tls is None:
-        options = _options(is_unix, None, max_receive_bytes)
+        chosen = [*_options(is_unix, None, max_receive_bytes), *options]
         if host:
-            options.append(("grpc.default_authority", host))
-        return grpc.insecure_channel(target, options=options)
+            chosen.append(("grpc.default_authority", host))
+        return library.insecure_channel(target, options=chosen)
     if is_unix:
         raise CsiAddressError("TLS is for drivers over TCP, not for a unix socket")
-    options = _options(is_unix, tls.server_name or host or None, max_receive_bytes)
-    return grpc.secure_channel(target, tls.credentials(), options=options)
+    chosen = [*_options(is_unix, tls.server_name or host or None, max_receive_bytes), *options]
+    return library.secure_channel(target, tls.credentials(), options=chosen)
 
 
 def wait_connected(

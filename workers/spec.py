@@ -143,6 +143,40 @@ class Rules(Protocol):
         """Return the keys of all objects that need work, for a resync or after a loss of data."""
 
 
+class NoRules:
+    """Rules that ignore everything, for controllers whose keys are added by time.
+
+    A subclass overrides what it needs.
+    """
+
+    def set_drivers(self, drivers: Records) -> Iterable[Told]:
+        """Ignore the drivers."""
+        del drivers
+        return ()
+
+    def seen(self, resource: Resource, item: Any, *, is_listed: bool) -> Iterable[Told]:
+        """Ignore an object."""
+        del resource, item, is_listed
+        return ()
+
+    def gone(self, resource: Resource, item: Any) -> Iterable[Told]:
+        """Ignore a deletion."""
+        del resource, item
+        return ()
+
+    def begin_list(self, resource: Resource) -> None:
+        """Ignore a list."""
+
+    def end_list(self, resource: Resource) -> Iterable[Told]:
+        """Ignore a list."""
+        del resource
+        return ()
+
+    def all_keys(self) -> Iterable[Key]:
+        """Return nothing, because time adds the keys."""
+        return ()
+
+
 @dataclass(frozen=True, slots=True)
 class Permission:
     """One RBAC rule that a controller needs.

@@ -25,6 +25,7 @@ from tests.support.attach_cluster import ATTACHMENTS, AttachCluster
 from tests.support.chaos import System
 from tests.support.faults import LOSES_DATA, overlaps_without_fault
 from tests.support.fleet import Scene
+from tests.support.kube_api import JsonObject
 from tests.support.moving import ENDS_LEASES, MovingFaults
 from tests.support.snapshot_changing import half_way
 from tests.support.tool import Tool
@@ -58,6 +59,8 @@ class Mix(MovingFaults):
         self.cluster = cluster
         self.count: Counter[str] = Counter()
         self.wanted: dict[str, tuple[str, str, str]] = {}  # attachments: claim, volume, node
+        # Publications whose attachment went at once, because it had no finalizer.
+        self.unprotected: set[tuple[str, str]] = set()
         self.faults: list[tuple[float, str]] = []
         self.lease_ends: list[float] = []
 
@@ -150,8 +153,28 @@ class Mix(MovingFaults):
         self.insist(lambda: self.cluster.attach(name, driver, volume, node))
 
     def detach(self, name: str) -> None:
-        self.insist(lambda: self.cluster.api.delete(f"{ATTACHMENTS}/{name}"))
+        self.delete_attachment(name)
         del self.wanted[name]
+
+    def delete_attachment(self, name: str) -> None:
+        """Delete an attachment, and note whether it goes at once although its volume is published.
+
+        That happens if a restore of etcd has taken away its finalizer.
+        """
+        path = f"{ATTACHMENTS}/{name}"
+        found = self.insist(lambda: self.cluster.api.find(path)) or {}
+        self.insist(lambda: self.cluster.api.delete(path))
+        if found and not found["metadata"].get("finalizers"):
+            self.unprotected |= self.pairs_of([found]) & self.cluster.published()
+
+    def pairs_of(self, attachments: list[JsonObject]) -> set[tuple[str, str]]:
+        """Return volume handle and node id of attachments whose PV exists."""
+        volumes = {n: v["spec"]["csi"]["volumeHandle"] for n, v in self.system.volumes().items()}
+        named = [
+            (one["spec"]["source"]["persistentVolumeName"], one["spec"]["nodeName"])
+            for one in attachments
+        ]
+        return {(volumes[volume], f"id-{node}") for volume, node in named if volume in volumes}
 
     def drop_one(self) -> None:
         """Delete a claim, but an attached one only if the attacher has seen its attachment."""
@@ -167,18 +190,17 @@ class Mix(MovingFaults):
     # A restore of etcd.
 
     def known(self) -> tuple[set[str], set[str], set[tuple[str, str]]]:
-        volumes = {n: v["spec"]["csi"]["volumeHandle"] for n, v in self.system.volumes().items()}
+        volumes = {v["spec"]["csi"]["volumeHandle"] for v in self.system.volumes().values()}
         contents = [one.get("status") or {} for one in self.cuts.contents()]
         snapshots = {one["snapshotHandle"] for one in contents if "snapshotHandle" in one}
         # A restore may also take away the finalizer alone: if a user then deletes the attachment,
         # it is gone at once, and nothing tells csi-fleet that its volume is still on the node.
-        named = [
-            (one["spec"]["source"]["persistentVolumeName"], one["spec"]["nodeName"])
-            for one in self.cluster.attachments()
-            if one["metadata"].get("finalizers")
-        ]
-        pairs = {(volumes[volume], f"id-{node}") for volume, node in named if volume in volumes}
-        return set(volumes.values()), snapshots, pairs
+        protected = [a for a in self.cluster.attachments() if a["metadata"].get("finalizers")]
+        return volumes, snapshots, self.pairs_of(protected)
+
+    def stored(self) -> tuple[set[str], set[str], set[tuple[str, str]]]:
+        driver = self.system.driver
+        return set(driver.volumes()), set(driver.snapshots()), self.cluster.published()
 
     def reapply(self) -> None:
         """Create again what users still want, attachments first.
@@ -195,7 +217,7 @@ class Mix(MovingFaults):
             else:  # its volume is no longer known
                 del self.wanted[name]
         for name in found - self.wanted.keys():
-            self.insist(lambda name=name: self.cluster.api.delete(f"{ATTACHMENTS}/{name}"))
+            self.delete_attachment(name)
         snapshots = self.insist(cuts.found)
         for name in snapshots.keys() - cuts.snapshots.keys():
             self.insist(lambda name=name: cuts.api.delete(f"{cuts.path}/{name}"))
@@ -217,26 +239,34 @@ class Mix(MovingFaults):
 
         All claims must be bound before, because a claim of the backup requests its volume again.
         """
-        volumes, snapshots, pairs = self.known()
+        volumes, snapshots, _ = self.known()
         driver = self.system.driver
+        lost_pairs = self.cluster.published() & self.lost_pairs
+        left = lost_pairs - self.pairs_of(self.cluster.attachments())
+        self.count["publications that the operator ended"] += len(left)
+        self.count["of these, attachments without finalizer"] += len(left & self.unprotected)
         requests: list[Any] = [
             csi.ControllerUnpublishVolumeRequest(volume_id=handle, node_id=node)
-            for handle, node in (self.cluster.published() & self.lost_pairs) - pairs
+            for handle, node in left
         ]
         lost = (set(driver.snapshots()) & self.lost_snapshots) - snapshots
         requests += [csi.DeleteSnapshotRequest(snapshot_id=one) for one in lost]
         leaked = (set(driver.volumes()) & self.lost_volumes) - volumes
         requests += [csi.DeleteVolumeRequest(volume_id=one) for one in leaked]
+        listed: JsonObject = {}
         if lost | leaked:  # docs/disasters.md
             tool = Tool(self.system.plane.kubeconfig, self.system.redis.url)
-            listed = tool.json("audit", f"--csi-address={driver.address}", "--grace=1s")
+            audit = ("audit", f"--csi-address={driver.address}", "--grace=1s")
+            listed = tool.json(*audit)
             missing = (lost | leaked) - {*listed["orphans"], *listed["snapshots"]["orphans"]}
-            assert not missing, f"audit does not list {missing}"
+            assert not missing, f"audit does not list {missing}: {listed}"
         with closing(driver.client()) as client:
             for request in requests:
                 self.lease_ends.append(time.time())  # the operator's call takes no lease
                 name = type(request).__name__.removesuffix("Request")
                 client.call(f"Controller/{name}", request, getattr(csi, f"{name}Response"))
+        for volume in listed.get("stranded", ()):
+            tool.ok(*audit, f"--forget={volume}")
 
     # The end.
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.csi_driver import DirectoryDriver
 from tests.support.fleet import Fleet
+from tests.support.kube_objects import own_conditions
 from tests.support.tool import Tool
 from tests.support.waiting import wait_until
 
@@ -102,7 +103,7 @@ class Claims:
             known = (status["capacity"]["storage"], volume["spec"]["capacity"]["storage"])
             assert known == (f"{size}Gi", f"{size}Gi"), (known, status)
             assert NOTE not in (volume["metadata"].get("annotations") or {})
-            assert not status.get("conditions"), status
+            assert not own_conditions(status), status
             return True
 
         wait_until(agree, 60, f"{name} has {size} Gi")

@@ -1,6 +1,7 @@
-"""The controller `health` as a process, with a driver for CSI 1.12 and one for 1.13.
+"""The controller `health` as a process, with drivers for CSI 1.12 and for 1.13.
 
-This API server does not store healthStatus and drops the field, so only events show the health.
+An API server of Kubernetes 1.37 stores healthStatus. One of 1.36 drops the field, as one of 1.37
+does without the feature gate; then only events show the health.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import re
 
 import pytest
 
+from tests.support.controlplane import FEATURE_GATES, ControlPlane
 from tests.support.csi_driver import DirectoryDriver
-from tests.support.fleet import Fleet
+from tests.support.fleet import Fleet, Scene
 from tests.support.redis_server import is_as_shipped
 from tests.support.shipped_fleet import ShippedFleet
+from tests.support.tool import Tool
 from tests.support.waiting import wait_until
 
 BASE = "CONTROLLER_SERVICE,CREATE_DELETE_VOLUME"
@@ -28,6 +31,15 @@ OFTEN = ("--list-volumes-interval=1s", "--monitor-interval=1s")
 FLAGS = (*OFTEN, "--controllers=provisioner,health", "--volume-condition")
 SLOW = {"status": "DEGRADED", "reason": "SlowDisk", "message": "disk 3 is slow"}
 ABNORMAL, NORMAL = "VolumeConditionAbnormal", "VolumeConditionNormal"
+
+
+DROPPED = "The API server dropped the field healthStatus"
+
+
+@pytest.fixture(scope="session")
+def stores(api) -> bool:
+    """Return whether the API server stores healthStatus."""
+    return int(api.request("GET", "/version")["minor"].rstrip("+")) >= 37
 
 
 def driver_of(kind: str) -> DirectoryDriver:
@@ -48,13 +60,29 @@ def told(scene, name: str, reason: str) -> list[str]:
     return [one["message"] for one in scene.events(name) if one["reason"] == reason]
 
 
-def test_drivers_of_both_versions_in_one_installation(tmp_path, kubeconfig, scene):
-    """VHD-010, VHD-012: both drivers' volumes turn abnormal and recover.
+def stored(scene, name: str) -> list[dict[str, str]]:
+    """Return the conditions in the claim's status; check that they have a time."""
+    health = scene.get(name)["status"].get("healthStatus")
+    assert health is None or health["lastTransitionTime"]
+    return health["healthConditions"] if health else []
 
-    A healthy claim has no event.
+
+def shown(scene, name: str, *, stores: bool) -> object:
+    """Return whether the claim shows the health of a driver for CSI 1.13 that is slow."""
+    if not stores:
+        return told(scene, name, ABNORMAL)
+    return stored(scene, name) == [{**SLOW, "status": "Degraded"}]
+
+
+def test_drivers_of_both_versions_in_one_installation(tmp_path, kubeconfig, scene, stores):
+    """VH-030, VHD-010, VHD-012: both drivers' volumes turn abnormal and recover.
+
+    A healthy claim has neither a status nor an event. If the status shows the health, there are
+    no events for drivers for CSI 1.13.
     """
     drivers = {kind: driver_of(kind) for kind in KINDS}
     names = {kind: re.sub(r"[^a-z0-9]+", "-", kind) for kind in KINDS}
+    with_events = [kind for kind in KINDS if not stores or "1.12" in kind]
     try:
         for driver in drivers.values():
             driver.start()
@@ -66,26 +94,50 @@ def test_drivers_of_both_versions_in_one_installation(tmp_path, kubeconfig, scen
             scene.wait_bound()
             for kind, driver in drivers.items():
                 report(driver, scene, names[kind], SLOW)
-            for kind, name in names.items():
+            for kind in with_events:
+                name = names[kind]
                 wait_until(lambda name=name: told(scene, name, ABNORMAL), 60, f"event of {kind}")
                 assert told(scene, name, ABNORMAL) == ["disk 3 is slow"]
                 assert not told(scene, name, NORMAL)
+            for kind, name in names.items() if stores else ():
+                wait_until(lambda name=name: stored(scene, name), 60, f"status of {kind}")
+                reason = ABNORMAL if "1.12" in kind else "SlowDisk"
+                condition = {"status": "Degraded", "reason": reason, "message": "disk 3 is slow"}
+                assert stored(scene, name) == [condition]
+            if stores:
+                tool = Tool(kubeconfig, fleet.redis_url)
+                text = tool.explain("pvc", f"{scene.namespace}/{names['1.13, list']}")
+                assert "disk 3 is slow" in text
+                worse = {**SLOW, "status": "INACCESSIBLE", "reason": "path lost"}
+                report(drivers["1.13, list"], scene, names["1.13, list"], worse, SLOW)
+                both = ["path_lost", "SlowDisk"]  # the API server refuses a blank in a reason
+                name = names["1.13, list"]
+                wait_until(
+                    lambda: sorted(one["reason"] for one in stored(scene, name)) == sorted(both),
+                    60,
+                    "both conditions",
+                )
             for kind, driver in drivers.items():
                 report(driver, scene, names[kind])
-            for kind, name in names.items():
+            for kind in with_events:
+                name = names[kind]
                 wait_until(lambda name=name: told(scene, name, NORMAL), 60, f"recovery of {kind}")
+            for kind, name in names.items():
+                wait_until(lambda name=name: not stored(scene, name), 60, f"recovery of {kind}")
             log = fleet.log_text()
         for kind, name in names.items():
             assert not told(scene, f"fine-{name}", ABNORMAL), kind
+            assert "healthStatus" not in scene.get(f"fine-{name}")["status"]
             assert "healthStatus" not in scene.get(name)["status"]
-        assert log.count("The API server dropped the field healthStatus") == len(drivers)
+            assert kind in with_events or not told(scene, name, ABNORMAL)
+        assert log.count(DROPPED) == (0 if stores else len(drivers))
         assert "Traceback" not in log
     finally:
         for driver in drivers.values():
             driver.close()
 
 
-def test_a_failed_driver_has_not_recovered(tmp_path, kubeconfig, scene):
+def test_a_failed_driver_has_not_recovered(tmp_path, kubeconfig, scene, stores):
     """VH-013: no recovery is reported while calls fail, nor after csi-fleet restarts."""
     with driver_of("1.13, list") as driver:
         name = "data"
@@ -93,7 +145,7 @@ def test_a_failed_driver_has_not_recovered(tmp_path, kubeconfig, scene):
             scene.claim(name, scene.storage_class(driver.name))
             scene.wait_bound()
             report(driver, scene, name, SLOW)
-            wait_until(lambda: told(scene, name, ABNORMAL), 60, "the event")
+            wait_until(lambda: shown(scene, name, stores=stores), 60, "the condition")
             driver.set_rules({"method": "Controller*VolumeHealth", "code": "INTERNAL"})
             report(driver, scene, name)
             failed = len(driver.calls("ControllerListVolumeHealth")) + 3
@@ -101,11 +153,40 @@ def test_a_failed_driver_has_not_recovered(tmp_path, kubeconfig, scene):
                 lambda: len(driver.calls("ControllerListVolumeHealth")) > failed, 30, "more polls"
             )
             assert not told(scene, name, NORMAL)
+            assert shown(scene, name, stores=stores)
             driver.set_rules()
-            wait_until(lambda: told(scene, name, NORMAL), 60, "the recovery")
+            wait_until(
+                lambda: not stored(scene, name) if stores else told(scene, name, NORMAL),
+                60,
+                "the recovery",
+            )
 
 
-def test_the_shipped_rights_are_enough(request, tmp_path, scene, redis_binary):
+def test_an_api_server_that_gets_the_feature_gate_later(tmp_path, stores):
+    """VH-032, VHD-002: the health is shown by events first, and stored as soon as it can be."""
+    if not stores:
+        pytest.skip("needs Kubernetes 1.37")
+    off = {**FEATURE_GATES, "CSIVolumeHealth": False}
+    with ControlPlane(tmp_path / "plane", feature_gates=off) as plane, plane.api() as api:
+        scene = Scene(api)
+        flags = (*FLAGS, "--dropped-status-interval=1s")
+        with (
+            driver_of("1.13, list") as driver,
+            Fleet(tmp_path / "fleet", plane.kubeconfig, [driver], *flags) as fleet,
+        ):
+            scene.claim("data", scene.storage_class(driver.name))
+            scene.wait_bound()
+            report(driver, scene, "data", SLOW)
+            wait_until(lambda: told(scene, "data", ABNORMAL), 60, "the event")
+            assert not stored(scene, "data")
+            wait_until(lambda: DROPPED in fleet.log_text(), 30, "the warning")
+            plane.set_feature_gates({**off, "CSIVolumeHealth": True})
+            wait_until(lambda: shown(scene, "data", stores=True), 60, "the status")
+            assert "the API server stores the healthStatus field again" in fleet.log_text()
+            assert fleet.log_text().count(DROPPED) == 1
+
+
+def test_the_shipped_rights_are_enough(request, tmp_path, scene, redis_binary, stores):
     """VH-042: the accounts of k8s/ and the users of the shipped Redis suffice."""
     if os.environ.get("CSI_FLEET_TEST_KUBECONFIG") or not is_as_shipped(redis_binary):
         pytest.skip("needs a control plane with RBAC of its own, and Redis 7")
@@ -118,5 +199,5 @@ def test_the_shipped_rights_are_enough(request, tmp_path, scene, redis_binary):
         scene.claim("data", scene.storage_class(driver.name))
         scene.wait_bound()
         report(driver, scene, "data", SLOW)
-        wait_until(lambda: told(scene, "data", ABNORMAL), 60, "the event")
+        wait_until(lambda: shown(scene, "data", stores=stores), 60, "the condition")
         assert "is forbidden" not in fleet.log_text()

@@ -267,7 +267,7 @@ class Cause:
         begin, mend: the actions that cause the problem and repair it.
         fires: the alerts that fire, each with the role that it names ("" for none).
         also: further alerts that may fire during that time.
-        goes_on: an action that is repeated until the alerts fire.
+        goes_on: an action that is repeated until its alerts fire.
     """
 
     begin: Callable[[Actions], object]

@@ -19,6 +19,7 @@ from tests.support.chaos import System
 from tests.support.csi_driver import DriverCall
 from tests.support.fleet import Scene
 from tests.support.kube_api import JsonObject, KubeApiError
+from tests.support.kube_objects import own_conditions
 
 GIB = 2**30
 EXPAND, MODIFY = "ControllerExpandVolume", "ControllerModifyVolume"
@@ -160,7 +161,8 @@ def _problem(claim: JsonObject, volume: JsonObject, stored: JsonObject) -> str:
     tier = (stored.get("parameters") or {}).get("tier", "")
     if current is not None and not current.endswith(f"-{tier}"):
         return f"class {current}, but the driver has {tier}"
-    return f"conditions are left: {status['conditions']}" if status.get("conditions") else ""
+    left = own_conditions(status)
+    return f"conditions are left: {left}" if left else ""
 
 
 def _target(call: DriverCall) -> Any:

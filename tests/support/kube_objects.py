@@ -100,3 +100,9 @@ def volume_json(
 def make_volume(name: str = "pv1", **fields: Any) -> Volume:
     """Return the volume as the watcher's struct."""
     return msgspec.convert(volume_json(name, **fields), Volume)
+
+
+def own_conditions(status: Any) -> list[dict[str, str]]:
+    """Return the conditions in a claim's status, without the one that Kubernetes 1.37 itself puts
+    on each claim."""
+    return [one for one in status.get("conditions") or () if one["type"] != "Unused"]

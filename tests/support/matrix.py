@@ -1,9 +1,9 @@
 """Runs a short selection of the suites on every supported system: `python -m tests.support.matrix`.
 
 Each row is a Debian of its own (debootstrap, kept in the cache), with that Debian's Python and its
-redis-server or valkey-server, or another Python of this machine. The checkout, the locked packages
-and the control plane are the same in all of them. Each result replaces its row of the
-table in docs/support.md. Needs root and Debian; takes about half an hour on two cores.
+redis-server or valkey-server, or another Python of this machine, or another version of Kubernetes.
+The checkout and the locked packages are the same in all of them. Each result replaces its row of
+the table in docs/support.md. Needs root and Debian; takes about half an hour on two cores.
 
     python -m tests.support.matrix --only 'forky'     runs those rows; the others stay as they are
 """
@@ -26,14 +26,14 @@ from pathlib import Path
 from typing import Final
 
 from tests.support import apt
-from tests.support.controlplane_binaries import binaries_directory, cache_root
+from tests.support.controlplane_binaries import ETCD_VERSIONS, cache_root
 from tests.support.docker import AUTHORITIES
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = ROOT / "docs/support.md"
 TABLE: Final = re.compile(r"(<!-- matrix -->\n).*?(<!-- end of matrix -->)", re.DOTALL)
 HEADINGS: Final = (
-    *("System", "Python", "Redis or Valkey", "A claim's life", "The queue", "Commit"),
+    *("System", "Python", "Redis or Valkey", "Kubernetes", "A claim's life", "The queue", "Commit"),
 )
 # By column: watcher, workers, two drivers, claims bound and deleted; every script of the queue.
 SELECTION: Final = {
@@ -48,17 +48,20 @@ UV: Final = "uv==0.13.8"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One system: a suite of Debian, one of its servers, and a Python (by default its own)."""
+    """One system: a suite of Debian, one of its servers, a Python (by default its own) and a
+    Kubernetes."""
 
     system: str
     suite: str
     server: str
     python: str = ""
+    kubernetes: str = next(iter(ETCD_VERSIONS))
 
     @property
     def name(self) -> str:
         """As `--only` selects it."""
-        return " ".join(filter(None, (self.system, self.suite, self.server, self.python)))
+        parts = (self.system, self.suite, self.server, self.python, self.kubernetes)
+        return " ".join(filter(None, parts))
 
 
 ROWS: Final = (
@@ -68,6 +71,7 @@ ROWS: Final = (
     Row("Debian 13", "trixie", "valkey-server"),
     Row("Debian forky", "forky", "redis-server"),
     Row("Debian forky", "forky", "valkey-server"),
+    Row("Debian 12", "bookworm", "redis-server", kubernetes="v1.37.2"),
 )
 
 
@@ -148,23 +152,26 @@ def run(row: Row) -> dict[str, str]:
     Returns:
         The row's cells by heading.
     """
-    cells = dict.fromkeys(HEADINGS, "not to be had") | {"System": row.system}
+    cells = dict.fromkeys(HEADINGS, "not to be had")
+    cells |= {"System": row.system, "Kubernetes": row.kubernetes}
     also: tuple[Path, ...] = ()
     python, venv = "python3", "/opt/venv"
     try:
         root = debian(row.suite)
+        fetch = ("-m", "tests.support.controlplane", "fetch")
+        _run(sys.executable, *fetch, env={"KUBERNETES": row.kubernetes})
         if row.python:
             uv = Path(sys.executable).with_name("uv")
             # pyenv's programs on the PATH ask for the version.
-            asked = {"PYENV_VERSION": row.python}
             command = (str(uv), "python", "find", "--no-project", row.python)
-            found = Path(_run(*command, env=asked).strip())
+            found = Path(_run(*command, env={"PYENV_VERSION": row.python}).strip())
             also, python, venv = (found.parents[1],), str(found), f"/opt/venv-{row.python}"
         env = {
             "VIRTUAL_ENV": venv,
             "PATH": f"{venv}/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             "PYTHONPYCACHEPREFIX": "/var/tmp/pycache",
             "CSI_FLEET_TEST_REDIS_SERVER": f"/usr/bin/{row.server}",
+            "KUBERNETES": row.kubernetes,
         }
         origin = " (of this machine)" if row.python else ""
         cells["Python"] = inside(root, f"{python} -V", env, also).split()[1] + origin
@@ -211,8 +218,10 @@ def written(page: str, number: int, cells: Mapping[str, str]) -> str:
     found = TABLE.search(page)
     assert found is not None, "docs/support.md has the marks of the table"
     rows = [line for line in found[0].splitlines() if line.startswith("|")][2:]
-    rows += [_line([one.system, one.python, _name(one.server), "not run", "not run", ""])
-             for one in ROWS[len(rows):]]  # fmt: skip
+    rows += [
+        _line([one.system, one.python, _name(one.server), one.kubernetes, "not run", "not run", ""])
+        for one in ROWS[len(rows) :]
+    ]
     rows[number] = _line([cells[heading] for heading in HEADINGS])
     lines = [_line(HEADINGS), _line(["---"] * len(HEADINGS)), *rows]
     text = "".join(f"{line}\n" for line in lines)
@@ -239,7 +248,6 @@ def main() -> int:
     only = parser.parse_args().only
     if shutil.which("debootstrap") is None:
         apt.install("debootstrap")
-    binaries_directory()
     commit = _run("git", "-C", str(ROOT), "rev-parse", "--short", "HEAD").strip()
     ok = True
     for number, row in enumerate(ROWS):

@@ -66,8 +66,8 @@ class MovingFaults(Faults):
         self.remade = self.restores = 0
         # How many seconds living claims waited while another storage system was dead.
         self.waits: list[float] = []
-        # Objects that a restore of etcd removed from the API server; the storage may still have
-        # their volumes.
+        # What the storage had after a restore of etcd, but the API server did not. csi-fleet
+        # requests some of it again.
         self.lost_volumes: set[str] = set()
         self.lost_snapshots: set[str] = set()
         self.lost_pairs: set[tuple[str, str]] = set()
@@ -80,6 +80,10 @@ class MovingFaults(Faults):
     def known(self) -> tuple[set[str], set[str], set[tuple[str, str]]]:
         """Return the handles of volumes and snapshots, and pairs of handle and node id, from the
         API server."""
+        raise NotImplementedError
+
+    def stored(self) -> tuple[set[str], set[str], set[tuple[str, str]]]:
+        """Return the same as `known`, from the storage."""
         raise NotImplementedError
 
     def reapply(self) -> None:
@@ -101,12 +105,12 @@ class MovingFaults(Faults):
         for _ in range(5):
             self.feed(self.share)
             let_pass(self.away_seconds / 5)
-        before = self.insist(self.known)
         self.system.plane.restore(backup)
-        after = self.insist(self.known)
-        self.lost_volumes |= before[0] - after[0]
-        self.lost_snapshots |= before[1] - after[1]
-        self.lost_pairs |= before[2] - after[2]
+        # The storage also has what csi-fleet could not save before the API server was killed.
+        stored, known = self.insist(self.stored), self.insist(self.known)
+        self.lost_volumes |= stored[0] - known[0]
+        self.lost_snapshots |= stored[1] - known[1]
+        self.lost_pairs |= stored[2] - known[2]
         self.restores += 1
         self.reapply()
 

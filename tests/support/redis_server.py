@@ -39,6 +39,16 @@ def is_as_shipped(binary: str) -> bool:
     return is_new and Path(binary).with_name("redis-cli").exists()
 
 
+def delete_functions(client: redis.Redis) -> None:
+    """Delete all libraries; the next script loads its library anew.
+
+    One by one, because FUNCTION FLUSH crashes Redis 8.
+    """
+    for library in client.function_list():
+        fields = dict(zip(library[::2], library[1::2], strict=True))
+        client.function_delete(fields[b"library_name"].decode())
+
+
 @dataclass(slots=True)
 class RedisServer:
     """One server on a free loopback port and a unix socket; its files are in `directory`.

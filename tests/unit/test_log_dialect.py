@@ -13,6 +13,7 @@ PACKAGES = ("csi_client", "watcher", "workers")
 STANDARD_LIBRARY = {
     "workers/observability/logging.py",
     "csi_client/answers.py",
+    "csi_client/blockserver.py",
     "csi_client/client.py",
     # It filters kombu's own log lines.
     "workers/brokerscripts.py",

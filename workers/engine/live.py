@@ -9,9 +9,12 @@ carries the outcome.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
+from csi_client import errors
+from csi_client.errors import CsiError
 from workers.deadlines import NONE, Deadline
 from workers.engine.outcome import Ended, blocked, done
 from workers.kube.errors import ConflictError, NotFoundError
@@ -23,7 +26,7 @@ from workers.observability.requests import about_volume
 from workers.translate import secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from google.protobuf.message import Message
 
@@ -316,6 +319,45 @@ class DriverPass(LivePass):
                 method, request, answer_type, timeout_seconds=timeout_seconds, **options
             )
         return answer
+
+    def pages(
+        self,
+        method: str,
+        request: Callable[..., Message],
+        answer_type: type[AnswerT],
+        *,
+        timeout_seconds: float,
+        most_seconds: float,
+        too_long: str,
+    ) -> Iterator[AnswerT]:
+        """Yield all pages of a list of the driver, for instance `Controller/ListVolumes`.
+
+        Args:
+            method: the method of the driver.
+            request: builds the request for one page from `starting_token`.
+            answer_type: the type of a page, which has a `next_token`.
+            timeout_seconds: the deadline of each page.
+            most_seconds: the longest time for all pages.
+            too_long: the text of the error if the pages take longer.
+
+        Raises:
+            CsiError: a page failed, a page token was repeated, or the list took too long.
+            DriverAway: the driver is not connected.
+        """
+        until, token, seen = time.monotonic() + most_seconds, "", set[str]()
+        while True:
+            ask = request(starting_token=token)
+            page: Any = self.call(method, ask, answer_type, timeout_seconds=timeout_seconds)
+            yield page
+            token = page.next_token
+            if not token:
+                return
+            problem = "the driver repeats a page token" if token in seen else ""
+            if time.monotonic() > until:
+                problem = too_long
+            if problem:
+                raise CsiError(errors.ABORTED, problem, rpc=f"/csi.v1.{method}")
+            seen.add(token)
 
 
 @dataclass(frozen=True, slots=True)

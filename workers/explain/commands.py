@@ -120,6 +120,10 @@ COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
         RETRY,
         "csi-fleet audit --forget={volume}  # only if the volume does not exist",
     ),
+    "topology-dropped": (
+        "kubectl get crd volumesnapshotcontents.snapshot.storage.k8s.io -o yaml",
+        DESCRIBE,
+    ),
     "namespace-terminating": ("kubectl get pods,pvc,volumesnapshots -n {name}",),
     # The driver's operator acts.
     "driver-error": (DESCRIBE, DRIVER, PODS),

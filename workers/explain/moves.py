@@ -29,6 +29,7 @@ _MOVES: Final = {
         "no-populator",
         *("refused", "foreign-finalizer", "node-gone", "rescheduled", "kept", "class-invalid"),
         *("not-scheduled", "deleted-failing", "stranded", "namespace-terminating"),
+        "topology-dropped",
     ),
     STORAGE: (
         *("driver-error", "driver-slow", "driver-lost", "storage-full", "driver-not-registered"),

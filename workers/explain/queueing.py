@@ -140,9 +140,13 @@ def running(state: KeyState) -> Cause | None:
             "most likely waiting for the driver.",
             "Wait, or check the driver's log. A call that takes longer than --timeout is retried.",
         )
+    error = _standing_error(state.trail) if state.fails else None
+    before = (
+        f" This is attempt {state.fails + 1}; the last one failed: {error.detail}" if error else ""
+    )
     return Cause(
         "running",
-        f"Worker {host} has been working on this object for {duration(seconds)}.",
+        f"Worker {host} has been working on this object for {duration(seconds)}.{before}",
         _FOLLOW_UP,
         is_problem=False,
     )
@@ -187,13 +191,16 @@ def queued(state: KeyState) -> Cause | None:
             f"{place}.",
             "Wait, or raise the driver's rate limit in the drivers file.",
         )
+    if state.in_use:
+        place += f"; {state.in_use} others are running"
     waited = state.now - state.since if state.since else 0.0
     if state.position == 1 and waited >= UNTAKEN_SECONDS:
         return Cause(
             "no-free-worker",
             f"The object is next in the queue, but no worker thread is free; {place}.",
-            "Run `csi-fleet status` to see whether the workers are busy or gone. If they are busy, "
-            "raise --workers or --concurrency.",
+            "Run `csi-fleet pending` to see what the running tasks wait for, and `csi-fleet "
+            "status` to see whether workers are gone. If the driver is healthy and all workers are "
+            "busy, raise --workers or --concurrency.",
         )
     return Cause(
         "queued", f"The object is waiting for its turn; {place}.", _FOLLOW_UP, is_problem=False

@@ -19,6 +19,8 @@ from workers.translate.references import is_being_restored
 if TYPE_CHECKING:
     from workers.cli.tools import Tools
     from workers.explain.generic import Explained
+    from workers.explain.nouns import Noun
+    from workers.kube.objects import JsonObject
     from workers.kube.paths import Resource
     from workers.translate.fields import Json
 
@@ -73,6 +75,12 @@ GROUP: Final = Shape(
     k.FINALIZER_GROUP_CONTENT,
 )
 SHAPES: Final = (SNAPSHOT, GROUP)
+TOPOLOGY_DROPPED: Final = Cause(
+    "topology-dropped",
+    "The snapshot is ready to use, but its topology is not stored: the API server dropped the "
+    "field nodeAffinity, because the installed CRD of VolumeSnapshotContents does not have it.",
+    "Install CRDs that have the field, or switch off the feature gate VolumeSnapshotTopology.",
+)
 # The finalizers that the snapshot controller removes from a snapshot or a group snapshot.
 _OURS: Final = (
     k.FINALIZER_SNAPSHOT_BOUND,
@@ -100,8 +108,21 @@ def explain_content(tools: Tools, shape: Shape, name: str) -> Explained:
     cause = content_cause(content, shape)
     if cause.code in NO_REASON | {"failed", "delete-failed"}:
         cause = _unserved(tools, text(content, "spec", "driver")) or cause
+    if cause.code == "ready" and _is_topology_dropped(tools, noun, content):
+        cause = TOPOLOGY_DROPPED
     made = with_object(found, cause)
     return replace(made, cause=remedies.applied(made.cause, made.state))
+
+
+def _is_topology_dropped(tools: Tools, noun: Noun, content: JsonObject) -> bool:
+    """True if the content's history has the note that its topology was dropped (SNS-125)."""
+    records = tools.registry.alive()
+    record = records.get(text(content, "spec", "driver")) or {}
+    names = record.get("plugin_capabilities") or ()
+    if objects.node_affinity(content) or objects.CAPABILITY_TOPOLOGY not in names:
+        return False
+    states = generic.known_states(tools, records, noun, content)
+    return any(objects.NODE_AFFINITY_DROPPED in note.detail for one in states for note in one.trail)
 
 
 def with_object(found: Explained, own: Cause) -> Explained:

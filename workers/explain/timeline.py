@@ -95,4 +95,6 @@ def _api(verb: str, resource: str, status: str, seconds: str) -> str:
     took = f"({status}) in {float(seconds):.3f} s"
     if resource == "persistentvolumes" and verb == "create" and status == "201":
         return f"PersistentVolume saved {took}"
+    if resource == "configmaps" and verb == "patch" and status == "404":
+        return f"API server: no ConfigMap holds this record yet, so one is created {took}"
     return f"API server: {verb} {resource} {took}"

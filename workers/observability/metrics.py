@@ -321,6 +321,17 @@ class Metrics:
             "csi_fleet_malformed_messages_total",
             "Number of unreadable messages in Celery's lists that were dropped.",
         )
+        self.block_streams = self._gauge(
+            "csi_fleet_snapshot_metadata_streams",
+            "Number of streams of block metadata that are running.",
+            "livesum",
+            "driver_name",
+        )
+        self.block_bytes = self._counter(
+            "csi_fleet_snapshot_metadata_bytes_total",
+            "Bytes of block metadata that were passed on to backup programs.",
+            "driver_name",
+        )
         self.driver_connected = self._gauge(
             "csi_fleet_driver_connected",
             "Whether the driver's socket is connected: 1 means yes, 0 means no.",

@@ -27,6 +27,10 @@ _TLS: Final = "check that this Redis has TLS, which rediss:// in --redis-url req
 _AFTER: Final = (
     (("[SSL",), _TLS),
     (("Timeout connecting",), f"check --redis-url; with rediss://, {_TLS}"),
+    (
+        ("Timeout reading", "Timeout writing"),
+        "Redis accepts connections but does not reply; check its pod, its log and its CPU",
+    ),
     ((" connecting to ",), "check that Redis is running and that --redis-url is correct"),
 )
 

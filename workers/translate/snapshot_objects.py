@@ -35,6 +35,9 @@ from workers.translate.fields import (
 )
 
 POLICY_DELETE: Final = "Delete"
+CAPABILITY_TOPOLOGY: Final = "SNAPSHOT_ACCESSIBILITY_CONSTRAINTS"
+NODE_AFFINITY_DROPPED: Final = "the API server dropped the field nodeAffinity of the content"
+"""The note in a content's history if its CRD does not have the field (SNS-125)."""
 
 _DELETION_FINALIZERS: Final = (
     FINALIZER_SNAPSHOT_AS_SOURCE,
@@ -84,6 +87,11 @@ def class_name(obj: Json) -> str | None:
 def node_of(content: Json) -> str | None:
     """Return the only node whose sidecar may handle this content; None if any may (SNS-001)."""
     return text_map(content, "metadata", "labels").get(LABEL_SNAPSHOT_NODE)
+
+
+def node_affinity(content: Json) -> list[Json]:
+    """Return the topology of a snapshot content; [] if it has none."""
+    return object_list(content, "spec", "nodeAffinity")
 
 
 def bound_content(snapshot: Json) -> str:

@@ -20,6 +20,7 @@ from workers.translate.fields import (
     value_at,
 )
 from workers.translate.go_text import parse_bool
+from workers.translate.snapshot_objects import node_affinity
 from workers.translate.sources import ContentSource, DataSource, SourceError
 
 
@@ -162,7 +163,7 @@ def content_source(
     warning = _check_size(source, snapshot, claim)
     if prevent_mode_conversion:
         _check_mode(source, content, claim)
-    return ContentSource(snapshot_id=handle, warning=warning)
+    return ContentSource(handle, warning=warning, node_affinity=tuple(node_affinity(content)))
 
 
 def needs_finalizer(snapshot: Json) -> bool:

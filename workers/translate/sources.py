@@ -16,7 +16,7 @@ from workers.errors import AttemptError, IgnoredError, State
 from workers.translate.fields import Json, object_list, optional_mapping, text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 SNAPSHOT_KIND: Final = "VolumeSnapshot"
 CLAIM_KIND: Final = "PersistentVolumeClaim"
@@ -58,12 +58,16 @@ class DataSource:
 class ContentSource:
     """The source that the driver copies from; exactly one id is set.
 
-    `warning` is a line for the log; "" if there is none.
+    Attributes:
+        snapshot_id, volume_id: the driver's id.
+        warning: a line for the log; "" if there is none.
+        node_affinity: the topology of a snapshot, as its content has it; empty for any.
     """
 
     snapshot_id: str = ""
     volume_id: str = ""
     warning: str = ""
+    node_affinity: Sequence[Json] = ()
 
 
 class PopulatorSourceError(IgnoredError):

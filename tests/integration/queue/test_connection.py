@@ -10,7 +10,7 @@ import pytest
 import redis
 from redis.connection import AbstractConnection, Connection
 
-from tests.support.redis_server import RedisServer
+from tests.support.redis_server import RedisServer, delete_functions
 from tests.support.taking import take
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.waiting import wait_until
@@ -246,7 +246,7 @@ def _settings(url: str) -> Settings:
 
 def test_a_library_that_another_process_loaded_a_moment_ago_is_used(redis_client, monkeypatch):
     """Two processes can load the library at the same time."""
-    redis_client.function_flush()
+    delete_functions(redis_client)
     scripts = Scripts(redis_client)
     load = redis_client.function_load
 

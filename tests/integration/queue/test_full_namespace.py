@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.redis_server import delete_functions
 from workers.controllers.provisioner.intent import Intent, Request
 from workers.errors import NamespaceFull
 from workers.queue.intents import NAMESPACE_BYTES, IntentStore
@@ -102,13 +103,13 @@ def test_sec4_what_is_kept_for_people_goes_first_where_room_is_scarce(redis_clie
     used = redis_client.info("memory")["used_memory"]
     try:
         redis_client.config_set("maxmemory", used * 5 // 4)  # between both shares, with room
-        redis_client.function_flush()  # the library checks once a second
+        delete_functions(redis_client)  # the library checks once a second
         queue.pump(period_seconds=0)
         queue.add([claim_key("d", "greedy", "after", "u2")])
         assert len(redis_client.keys(trails)) == 1
     finally:
         redis_client.config_set("maxmemory", 0)
-        redis_client.function_flush()
+        delete_functions(redis_client)
     redis_client.delete(NAMES["tight"].full)
     queue.add([claim_key("d", "greedy", "later", "u3")])
     assert len(redis_client.keys(trails)) == 2

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 from kombu import Exchange, Queue
 
+from tests.support.redis_server import delete_functions
 from watcher.outbox import Outbox
 from workers.app import make_app, publisher
 from workers.cli import doctor
@@ -38,12 +39,12 @@ def use(redis_client):
         redis_client.setrange("ballast", 40_000_000, "x")
         used = redis_client.info("memory")["used_memory"]
         redis_client.config_set("maxmemory", int(used / share))
-        redis_client.function_flush()  # a new library checks at once, and then once a second
+        delete_functions(redis_client)  # a new library checks at once, and then once a second
 
     yield at
     redis_client.config_set("maxmemory", 0)
     redis_client.delete("ballast")
-    redis_client.function_flush()
+    delete_functions(redis_client)
 
 
 @pytest.mark.parametrize("share", [0.5, 0.92, 0.97])
@@ -76,7 +77,7 @@ def test_a_full_redis_drains_and_then_takes_new_work(redis_client, bench, start_
     queue.mark(lease, {"call": {}})
     assert queue.done(lease)
     redis_client.delete("ballast")
-    redis_client.function_flush()
+    delete_functions(redis_client)
     queue.add([NEW])
     assert bench.run_next(queue).key == NEW
 

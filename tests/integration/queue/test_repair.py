@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.redis_server import delete_functions
 from workers.errors import QueueUnavailable
 from workers.queue.connection import NoPermissionError, ResponseError, connect
 from workers.queue.keys import claim_key
@@ -106,7 +107,7 @@ def test_a_redis_that_takes_neither_says_what_to_load(redis_client, monkeypatch)
 
     Redis' container loads it shortly afterwards, so scripts try the functions again.
     """
-    redis_client.function_flush()
+    delete_functions(redis_client)
     scripts, allowed = Scripts(redis_client), []
 
     def refuse(*_args):
@@ -138,7 +139,7 @@ def test_work_ends_where_redis_itself_refuses_all_that_grows(redis_client, bench
             queue.add([KEY])
     finally:
         redis_client.config_set("maxmemory", 0)
-        redis_client.function_flush()
+        delete_functions(redis_client)
 
 
 def test_commands_one_after_the_other_use_one_connection(redis_server):

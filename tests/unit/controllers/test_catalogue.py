@@ -171,12 +171,15 @@ def test_the_lane_of_each_driver_call():
         "detach": "detachments",
         "list-volume-health": "health",
         "get-volume-health": "health",
+        "list-volumes": "health",
+        "get-volume": "health",
     }
 
 
 def test_gates_are_those_of_the_go_programs():
     """F-003, A-101, R-121, SNC-100, SNS-100: Each gate has the same name, stage and default."""
-    groups = {("CSIVolumeGroupSnapshot", "GA", True)}
+    topology = ("VolumeSnapshotTopology", "ALPHA", False)
+    snapshots = {("CSIVolumeGroupSnapshot", "GA", True), topology}
     assert {
         spec.name: found
         for spec in catalogue.SPECS
@@ -186,6 +189,7 @@ def test_gates_are_those_of_the_go_programs():
             ("Topology", "GA", True),
             ("CrossNamespaceVolumeDataSource", "ALPHA", False),
             ("VolumeAttributesClass", "GA", True),
+            topology,
         },
         "attacher": {("MutableCSINodeAllocatableCount", "BETA", True)},
         "resizer": {
@@ -193,6 +197,6 @@ def test_gates_are_those_of_the_go_programs():
             ("VolumeAttributesClass", "GA", True),
             ("AnnotateFsResize", "BETA", True),
         },
-        "snapshotter": groups,
-        "snapshot-controller": groups,
+        "snapshotter": snapshots,
+        "snapshot-controller": snapshots,
     }

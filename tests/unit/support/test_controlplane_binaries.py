@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
 import pytest
 
 from tests.support import controlplane_binaries as binaries
+from tests.support.go_build import SOURCES
 
 
 @pytest.fixture(autouse=True)
@@ -130,3 +134,35 @@ def test_failed_build_keeps_what_is_finished(monkeypatch: pytest.MonkeyPatch) ->
         binaries.binaries_directory(print)
     assert [entry.name for entry in binaries.cache_directory().iterdir()] == ["etcd"]
     assert list(binaries.cache_directory().parent.glob(".new-*")) == []
+
+
+@pytest.mark.parametrize("version", binaries.ETCD_VERSIONS)
+def test_every_version_has_its_pins(version: str) -> None:
+    """The pins are of that version of Kubernetes and of its etcd."""
+    own = SOURCES / f"{version}.mod"
+    pins = (own if own.exists() else SOURCES / "go.mod").read_text()
+    assert f"\nrequire k8s.io/kubernetes {version}\n" in pins
+    assert f"\nrequire go.etcd.io/etcd/server/v3 {binaries.ETCD_VERSIONS[version]}\n" in pins
+
+
+@pytest.mark.parametrize(("given", "etcd"), [("v1.36.1", "v3.6.8"), ("v1.37.2", "v3.7.0")])
+def test_the_environment_selects_the_version(given: str, etcd: str) -> None:
+    assert _versions(given).stdout.split() == [given, etcd]
+
+
+def test_an_unknown_version_is_refused() -> None:
+    assert "KUBERNETES=1.38: not one of v1.36.1, v1.37.2" in _versions("1.38").stderr
+
+
+def _versions(given: str) -> subprocess.CompletedProcess[str]:
+    code = (
+        "from tests.support import controlplane_binaries as found; "
+        "print(found.KUBERNETES_VERSION, found.ETCD_VERSION)"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "KUBERNETES": given},
+    )

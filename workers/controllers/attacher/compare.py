@@ -18,7 +18,6 @@ from enum import StrEnum
 from functools import cache, partial
 from typing import TYPE_CHECKING, Final
 
-from csi_client import errors
 from csi_client import messages as csi
 from csi_client.errors import CsiError
 from workers.controllers.attacher.attach import settings_of
@@ -169,22 +168,14 @@ def pages(work: DriverPass) -> Iterator[csi.ListVolumesResponse]:
         CsiError: a page failed, a page token was repeated, or the listing took too long.
     """
     settings = settings_of(work.driver)
-    method, seconds = "Controller/ListVolumes", settings.timeout_seconds
-    until = time.monotonic() + settings.reconcile_timeout_seconds
-    token, seen = "", set[str]()
-    while True:
-        request = csi.ListVolumesRequest(max_entries=settings.max_entries, starting_token=token)
-        page = work.call(method, request, csi.ListVolumesResponse, timeout_seconds=seconds)
-        yield page
-        token = page.next_token
-        if not token:
-            return
-        problem = "the driver repeats a page token" if token in seen else ""
-        if time.monotonic() > until:
-            problem = "the ListVolumes calls took longer than --reconcile-timeout"
-        if problem:
-            raise CsiError(errors.ABORTED, problem, rpc=f"/csi.v1.{method}")
-        seen.add(token)
+    return work.pages(
+        "Controller/ListVolumes",
+        partial(csi.ListVolumesRequest, max_entries=settings.max_entries),
+        csi.ListVolumesResponse,
+        timeout_seconds=settings.timeout_seconds,
+        most_seconds=settings.reconcile_timeout_seconds,
+        too_long="the ListVolumes calls took longer than --reconcile-timeout",
+    )
 
 
 def count(work: DriverPass, states: Counter[str], findings: Counter[Finding]) -> None:

@@ -13,7 +13,7 @@ from workers.constants import LABEL_DRIVER_NAME, LABEL_MANAGED_BY
 from workers.kube import paths
 from workers.kube.objects import AnyObject
 from workers.queue.keys import Key, capacity_key
-from workers.spec import Scope, Watch
+from workers.spec import NoRules, Scope, Watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,8 +24,12 @@ if TYPE_CHECKING:
 _GONE: Final = "gone:"
 
 
-class CapacityRules:
-    """Returns keys for deleted CSIStorageCapacity objects; its only state is the drivers."""
+class CapacityRules(NoRules):
+    """Returns keys for deleted CSIStorageCapacity objects; its only state is the drivers.
+
+    The poll handles existing objects and finds the missing ones, and the resource has its own
+    scopes, so nothing else is needed.
+    """
 
     def __init__(self) -> None:
         self._drivers: Records = ()
@@ -33,16 +37,6 @@ class CapacityRules:
     def set_drivers(self, drivers: Records) -> Iterable[Key]:
         """Replace the drivers; their workers list the objects themselves at startup."""
         self._drivers = drivers
-        return ()
-
-    def seen(
-        self,
-        resource: Resource,  # noqa: ARG002 - the rules' form
-        item: AnyObject,  # noqa: ARG002
-        *,
-        is_listed: bool,  # noqa: ARG002
-    ) -> Iterable[Key]:
-        """Do nothing, because the poll handles existing objects."""
         return ()
 
     def gone(self, resource: Resource, item: AnyObject) -> Iterable[Key]:  # noqa: ARG002
@@ -54,17 +48,6 @@ class CapacityRules:
             for record in self._drivers
             if record["name"] == labels.get(LABEL_DRIVER_NAME) and _place(record) == place
         ]
-
-    def begin_list(self, resource: Resource) -> None:
-        """Never called, because the resource has its own scopes."""
-
-    def end_list(self, resource: Resource) -> Iterable[Key]:  # noqa: ARG002
-        """Never called, because the resource has its own scopes."""
-        return ()
-
-    def all_keys(self) -> Iterable[Key]:
-        """Return nothing, because the next poll finds the missing objects."""
-        return ()
 
 
 def _place(record: Any) -> tuple[str, str] | None:

@@ -1,7 +1,8 @@
 """Selects claims that may need a warning: unbound, and with a source kind foreign to Kubernetes.
 
 The rules keep those claims and the kind of each VolumePopulator. A claim is queued when it is first
-seen, and again when the last populator for its kind is gone (DVD-002).
+seen, and again when the last populator for its kind is gone (DVD-002). No claim is queued before
+the VolumePopulators have been listed once, because a warning before then would be repeated later.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class DataSourceRules:
         # populator.
         self._claims: Waits[tuple[Key, GroupKind]] = Waits()
         self._populators: Waits[GroupKind] = Waits()
+        self._knows_populators = False
         self._tables: dict[Resource, Waits[Any]] = {
             paths.CLAIMS: self._claims,
             paths.POPULATORS: self._populators,
@@ -67,16 +69,19 @@ class DataSourceRules:
     def end_list(self, resource: Resource) -> Iterable[Told]:
         """Drop unlisted objects; after a list of populators, queue claims without a populator.
 
-        The CRD of the populators may have been installed just before that list (DV-006).
+        The first such list queues every claim (DV-006); a later one makes up for missed deletions.
         """
         vanished = self._tables[resource].end_list()
         if resource == paths.CLAIMS:
             return [Forget(key) for key, _ in vanished]
-        return self.all_keys()
+        if self._knows_populators:
+            return self._unpopulated()
+        self._knows_populators = True
+        return [key for key, _ in self._claims.values()]
 
     def all_keys(self) -> Iterable[Key]:
         """Return the keys of claims without a populator, to repeat warnings before they expire."""
-        return self._unpopulated()
+        return self._unpopulated() if self._knows_populators else ()
 
     def _claim(self, item: Claim) -> Iterable[Told]:
         meta, source = item.metadata, item.spec.data_source_ref
@@ -91,7 +96,7 @@ class DataSourceRules:
             return gone
         now = (Key(KIND, "", name, meta.uid), kind)
         self._claims.put(name, now)
-        return () if before == now else (*gone, now[0])
+        return (*gone, now[0]) if before != now and self._knows_populators else gone
 
     def _populator(self, item: Populator) -> Iterable[Told]:
         former = self._populators.get(item.metadata.name)

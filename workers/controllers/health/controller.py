@@ -1,37 +1,39 @@
 """Polls each driver for the health of its volumes, and writes it to their claims.
 
-A poll is one reconcile of a driver's only key. The claim's status is the durable state. The key's
-mark holds what the status cannot: which claims were unhealthy at the last poll, which volumes were
-missing from its list, and when to try a field again that the API server dropped.
+All polls of a driver use one key. A poll is one or more passes: each makes one list, or asks about
+as many volumes as may be asked about at the same time. Between two passes, a driver that accepts
+one call at a time gets its other calls, and another worker may take over. The claim's status is the
+durable state; the key's mark holds what the status cannot.
 """
 
 from __future__ import annotations
 
+import random
 import time
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from workers.controllers.health import decide
-from workers.controllers.health.reading import FAILURES, MOST_SECONDS, Reader, Way, way_of
-from workers.controllers.health.rules import KIND, poll_key
-from workers.controllers.health.spec import SPEC
+from workers.controllers.health.decide import Report, owned, slim, stored
+from workers.controllers.health.reading import FAILURES, MOST_SECONDS, Reader, settings_of, way_of
+from workers.controllers.health.spec import KIND, SPEC, poll_key
 from workers.deadlines import NONE, Deadline
 from workers.engine.controller import Due
 from workers.engine.live import DriverPass, Gone
-from workers.engine.outcome import Outcome, done
+from workers.engine.outcome import Outcome, done, wait
 from workers.errors import ApiError
 from workers.kube import paths
 from workers.observability.logging import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from workers.controllers.health.decide import Owned, Report
-    from workers.controllers.health.settings import HealthSettings
+    from workers.controllers.health.decide import Owned
+    from workers.controllers.health.reading import Way
     from workers.drivers.driver import Driver
     from workers.engine.context import Context
+    from workers.engine.controller import Means
     from workers.kube.objects import JsonObject
     from workers.queue.keys import Key
     from workers.queue.leases import Lease
@@ -45,6 +47,9 @@ GET_AT_MOST: Final = 50
 MOST_KNOWN: Final = 500
 """With more unhealthy claims, each poll reads all claims; a mark holds at most 64 KiB (VHD-006)."""
 
+SILENT_CALLS: Final = 10
+"""Number of calls in a row without an answer that ends a poll; at least `--worker-threads`."""
+
 
 class HealthController:
     """Keeps `status.healthStatus` of claims in line with what their drivers report."""
@@ -57,137 +62,206 @@ class HealthController:
         return ()
 
     def sync(self, context: Context, driver: Driver | None, key: Key, lease: Lease) -> Outcome:
-        """Run one poll.
+        """Make the next pass of a poll.
 
         Raises:
             ApiError: volumes or claims cannot be read.
         """
         assert driver is not None
-        settings = settings_of(driver)
-        way = way_of(driver, settings)
+        way = way_of(driver)
         if way is None:
             return done("the driver reports no health")
-        work = DriverPass(context, key, lease, paths.CLAIMS, driver=driver)
-        return Poll(work, settings, way).run()
+        return Poll(DriverPass(context, key, lease, paths.CLAIMS, driver=driver), way).run()
 
     def periodic(self, context: Context, driver: Driver | None) -> Iterable[Due]:
         """Return the polls of a driver that reports health; a list is polled less often."""
         del context
-        if driver is None or not self.serves(driver):
+        if driver is None or (way := way_of(driver)) is None:
             return ()
         settings = settings_of(driver)
-        way = way_of(driver, settings)
-        is_list = way is not None and way.is_list
-        seconds = settings.list_seconds if is_list else settings.get_seconds
+        seconds = settings.list_seconds if way.is_list else settings.get_seconds
         return (Due(poll_key(driver.queue_name), seconds),)
+
+    def build(self, means: Means, parts: Mapping[str, Any]) -> dict[str, Listed]:
+        """Return the unfinished polls of this process by driver, none at first."""
+        del means, parts
+        return {}
 
     def serves(self, driver: Driver) -> bool:
         """Return True if the driver reports health (VH-002)."""
-        return way_of(driver, settings_of(driver)) is not None
+        return way_of(driver) is not None
 
     def limits(self, driver: Driver | None) -> Mapping[str, int]:
-        """Return one: a poll asks about several volumes at a time itself."""
+        """Return one: a pass asks about several volumes at a time itself."""
         del driver
         return {KIND: 1}
 
 
-def settings_of(driver: Driver) -> HealthSettings:
-    """Return the controller's settings for one driver."""
-    found: HealthSettings = driver.settings.controllers[SPEC.name]
-    return found
+class Listed(NamedTuple):
+    """What a process keeps of an unfinished poll.
+
+    Attributes:
+        until: the monotonic time after which the volumes are listed again.
+        volumes: the driver's bound volumes.
+        known: as in `State`, for the case that there are too many for a mark.
+    """
+
+    until: float
+    volumes: Sequence[Owned]
+    known: dict[str, str]
 
 
 @dataclass
-class Poll:
-    """One poll of one driver.
+class State:
+    """What a pass leaves in the key's mark for the next one.
 
     Attributes:
-        known: the report digest of each claim, by its uid, that was unhealthy at the last poll;
-            None if that is unknown, so that every claim is read.
-        missing: the uids of the claims whose volume was missing from the last list.
-        retry_at: when a write is tried again, because the API server drops the field; empty if it
-            stores the field.
+        known: the report digest of each unhealthy claim, by its uid; None if that is unknown, so
+            that all claims are read.
+        missing: the uids of unhealthy claims whose volume was missing from the last list.
+        after: the uid of the last claim whose volume was asked about; empty at the beginning.
+        silent: the number of calls in a row that the driver did not answer.
+        counts: the number of volumes by status, as far as the poll has come.
+        retry: the `Deadline` until which no status is written, because the API server drops the
+            field; empty if it stores the field.
     """
 
-    work: DriverPass
-    settings: HealthSettings
-    way: Way
     known: dict[str, str] | None = None
-    missing: frozenset[str] = frozenset()
-    retry_at: Deadline = NONE
-    now_known: dict[str, str] = field(default_factory=dict)
-    now_missing: list[str] = field(default_factory=list)
-    statuses: Counter[str] = field(default_factory=Counter)
+    missing: list[str] = field(default_factory=list)
+    after: str = ""
+    silent: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    retry: list[float | str] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        mark = self.work.lease.mark
-        self.known = dict(mark["known"]) if "known" in mark else None
-        self.missing = frozenset(mark.get("missing", ()))
-        self.retry_at = Deadline.read(mark.get("retry", ()))
-        self.reader = Reader(self.work, self.settings, self.way)
-        self.writes_left = 0 if self.work.lease.session.seconds_left(self.retry_at) else 1
+    @classmethod
+    def read(cls, mark: Mapping[str, Any]) -> State:
+        """Return the state in a mark; fields that another version wrote are ignored."""
+        names = mark.keys() & {one.name for one in fields(cls)}
+        return cls(**{name: mark[name] for name in names})
+
+
+class Poll:
+    """One pass of a poll of one driver."""
+
+    def __init__(self, work: DriverPass, way: Way) -> None:
+        self.work, self.way, self.queue_name = work, way, work.key.driver
+        self.metrics, self.driver = work.context.metrics, work.driver.name
+        self.settings, self.reader = settings_of(work.driver), Reader(work, way)
+        self.state = State.read(work.lease.mark)
+        self.known = self.state.known or {}
+        self.listed: dict[str, Listed] = work.context.parts[SPEC.name]
+        self.until = time.monotonic() + 2 * MOST_SECONDS
 
     def run(self) -> Outcome:
-        """Ask the driver, compare with the claims, write what differs."""
-        kube = self.work.context.kube
-        reports: Mapping[str, Report | None] = {}
-        if self.way.is_list:
-            try:
-                reports = self.reader.all()
-            except FAILURES as error:
-                _log.error("Check controller volume health error", err=error)
-                return done("listing failed")
-            if self.known == {} and all(one is None or one.is_healthy for one in reports.values()):
-                self._count()
-                return done("all volumes are healthy")
-        volumes = decide.owned(kube.list(paths.VOLUMES), self.work.driver.name)
-        if not self.way.is_list:
-            reports = self.reader.each([one.handle for one in volumes])
-        wanted = [one for one in volumes if self._matters(one, reports)]
-        known = self._announce(wanted, reports)
-        claims = self._claims(wanted)
-        wanted = [one for one in wanted if one.uid in claims]
-        bad = {uid for uid, claim in claims.items() if decide.stored(claim)} | set(self.known or ())
-        if self.way.is_list:
-            missing = [one for one in wanted if one.uid in bad and one.handle not in reports]
-            reports = {**reports, **self._confirmed(missing)}
-        for one in wanted:
-            is_late = time.monotonic() > self.reader.until + MOST_SECONDS
-            report = None if is_late else reports.get(one.handle)
-            was_bad = one.uid in bad
-            try:
-                if report is not None:
-                    self._settle(one, claims[one.uid], report, was_bad=was_bad)
-                    continue
-            except (ApiError, Gone) as error:
-                _log.error("Reconcile PVC health status error", pvc=one.full_name, err=error)
-            if was_bad or one.uid in known:  # no report and no failure is a recovery
-                self.now_known[one.uid] = known.get(one.uid, "")
-        self._remember()
-        self._count()
-        return done(f"{len(self.now_known)} volumes are unhealthy")
+        """Make one pass."""
+        if self.way.is_list and not (self.reader.can_confirm and self.state.missing):
+            return self._list()
+        return self._ask()
 
-    def _matters(self, one: Owned, reports: Mapping[str, Report | None]) -> bool:
-        """Return True if the claim must be read: it is or was unhealthy, or that is unknown."""
-        return self.known is None or one.uid in self.known or _is_bad(one, reports)
+    def _list(self) -> Outcome:
+        """Settle all volumes by the driver's list, except unhealthy ones that are missing from it.
 
-    def _announce(
-        self, wanted: list[Owned], reports: Mapping[str, Report | None]
-    ) -> dict[str, str]:
-        """Remember the claims that become unhealthy before one of them is written.
-
-        If this process dies before the end of the poll, the next poll reads these claims, even if
-        the driver finds their volumes healthy then. Return the digests by uid.
+        Such a volume has recovered if the driver confirms it, in a later pass, or, if the driver
+        cannot be asked about one volume, if the list before lacks it too (VH-012).
         """
-        known = {one.uid: "" for one in wanted if _is_bad(one, reports)} | (self.known or {})
-        if self.known is not None and known != self.known:
-            mark = {**self.work.lease.mark, "known": known}
-            if len(known) > MOST_KNOWN:
-                del mark["known"]
-            self.work.keep("expect-health", mark)
-        return known
+        state = self.state
+        try:
+            reports = self.reader.all()
+        except FAILURES as error:
+            _log.error("Check controller volume health error", err=error)
+            return done("listing failed")
+        if state.known == {} and not any(map(_is_bad, reports.values())):
+            return self._end("all volumes are healthy")
+        missing = self._settle(self._volumes(is_new=True), reports)
+        if not self.reader.can_confirm:
+            recovered = [one for one in missing if one.uid in state.missing]
+            self._settle(recovered, {one.handle: Report() for one in recovered})
+            missing = [one for one in missing if one not in recovered]
+        # Volumes whose calls fail are not always the first ones.
+        state.missing = [one.uid for one in random.sample(missing, len(missing))][:MOST_KNOWN]
+        return self._pause() if missing and self.reader.can_confirm else self._end()
 
-    def _claims(self, wanted: list[Owned]) -> dict[str, JsonObject]:
+    def _ask(self) -> Outcome:
+        """Ask about the next volumes: of all volumes, or of those that are missing from a list.
+
+        If the driver answers none of several calls in a row, the other volumes wait for the next
+        poll (VHD-004), which begins with them.
+        """
+        state, size, is_list = self.state, self.reader.at_once, self.way.is_list
+        volumes = self._volumes(is_new=not is_list and not state.after)
+        if is_list:
+            by_uid = {one.uid: one for one in volumes}
+            left = [by_uid[uid] for uid in state.missing if uid in by_uid]
+        else:
+            left = [one for one in volumes if one.uid > state.after]
+        now, later, known = left[:size], left[size:], len(self.known)
+        reports, silent = self.reader.each([one.handle for one in now])
+        state.silent = state.silent + silent if silent else 0
+        self._settle(now, reports)
+        goes_on = later and state.silent < max(self.settings.worker_threads, SILENT_CALLS)
+        state.missing = [one.uid for one in later] if is_list and goes_on else []
+        state.after = now[-1].uid if later and not is_list else ""
+        # A mark holds only some of many missing volumes; the next list contains the others.
+        is_cut = is_list and state.known is None and len(self.known) < known
+        return self._pause() if goes_on or is_cut else self._end()
+
+    def _volumes(self, *, is_new: bool) -> Sequence[Owned]:
+        """Return the driver's bound volumes, and find out which claims are known as unhealthy.
+
+        Both are listed at the beginning of a poll, and in a process that did not do so lately; the
+        claims only if the mark does not say it (VHD-006).
+        """
+        known, listed = self.state.known, self.listed.get(self.queue_name)
+        if is_new or listed is None or time.monotonic() > listed.until:
+            volumes = owned(self.work.context.kube.list(paths.VOLUMES), self.driver)
+            if known is None:
+                claims = self._claims(volumes).items()
+                known = {uid: Report(bad).digest for uid, one in claims if (bad := stored(one))}
+            uids = {one.uid for one in volumes}
+            known = {uid: digest for uid, digest in known.items() if uid in uids}
+            listed = Listed(time.monotonic() + self.settings.get_seconds, volumes, known)
+            if is_new:
+                self.state.known = known
+        self.known = known if known is not None else listed.known
+        self.listed[self.queue_name] = listed._replace(known=self.known)
+        return listed.volumes
+
+    def _settle(
+        self, volumes: Sequence[Owned], reports: Mapping[str, Report | None]
+    ) -> list[Owned]:
+        """Bring the claims in line with the reports; return the unhealthy ones without a report.
+
+        A claim is read only if it is or was unhealthy. Claims that become unhealthy are remembered
+        before one of them is written: if this process dies, the next pass reads them, even if the
+        driver finds their volumes healthy then.
+        """
+        before = dict(self.known)
+        bad = {one.uid for one in volumes if _is_bad(reports.get(one.handle))}
+        if new := bad - before.keys():
+            self.known |= dict.fromkeys(new, "")
+            self._remember("expect-health")
+        wanted = [one for one in volumes if one.uid in self.known]
+        claims = self._claims(wanted)
+        for one in wanted:
+            claim, report = claims.get(one.uid), reports.get(one.handle)
+            if claim is None:
+                del self.known[one.uid]
+            elif report is not None and time.monotonic() < self.until:
+                try:
+                    self._write(claim, report)
+                    self._tell(claim, report, before.get(one.uid, ""))
+                except (ApiError, Gone) as error:
+                    pvc = f"{one.namespace}/{one.name}"
+                    _log.error("Reconcile PVC health status error", pvc=pvc, err=error)
+                    continue
+                self.known[one.uid] = report.digest
+                if report.is_healthy:
+                    del self.known[one.uid]
+        # No report and no failure is a recovery.
+        left = (one for one in wanted if one.uid in before and one.uid in self.known)
+        return [one for one in left if one.handle not in reports]
+
+    def _claims(self, wanted: Sequence[Owned]) -> dict[str, JsonObject]:
         """Return the live claims by uid, with the fields that a poll uses."""
         uids = {one.uid for one in wanted}
         found: Iterable[JsonObject | None] = (
@@ -196,106 +270,81 @@ class Poll:
             else (self.work.find(paths.CLAIMS, one.name, one.namespace) for one in wanted)
         )
         return {
-            one["metadata"]["uid"]: decide.slim(one)
+            one["metadata"]["uid"]: slim(one)
             for one in found
             if one is not None and one["metadata"]["uid"] in uids
         }
 
-    def _confirmed(self, missing: list[Owned]) -> Mapping[str, Report | None]:
-        """Return the reports of unhealthy volumes that are missing from the list (VH-012).
-
-        The result lacks a volume if it is not certain yet whether it has recovered.
-        """
-        if self.reader.can_confirm:
-            return self.reader.each([one.handle for one in missing])
-        self.now_missing = [one.uid for one in missing if one.uid not in self.missing]
-        return {one.handle: decide.Report() for one in missing if one.uid in self.missing}
-
-    def _settle(self, one: Owned, claim: JsonObject, report: Report, *, was_bad: bool) -> None:
-        """Bring one claim in line with its volume's report."""
-        self.statuses.update({status for status, _, _ in report.conditions})
-        self._write(claim, report)
-        self._tell(one, claim, report, was_bad=was_bad)
-        if not report.is_healthy:
-            self.now_known[one.uid] = report.digest
-
     def _write(self, claim: JsonObject, report: Report) -> None:
-        """Write the conditions if they differ, and notice whether the API server stored them."""
-        if decide.stored(claim) == report.conditions:
-            return
-        if self.retry_at and report.conditions:
-            if not self.writes_left:
-                return
-            self.writes_left -= 1
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        patch = decide.patch_of(report.conditions, now)
-        written = self.work.write_to(
-            paths.CLAIMS,
-            claim,
-            "write-health",
-            lambda _: patch,
-            status=True,
-            is_exact=False,
-        )
-        if report.conditions:
-            self._stored(claim, is_stored=bool(decide.stored(written)))
+        """Write the conditions if they differ, and notice whether the API server stored them.
 
-    def _stored(self, claim: JsonObject, *, is_stored: bool) -> None:
-        if is_stored:
-            if self.retry_at:
-                _log.info("the API server stores the healthStatus field again")
-            self.retry_at = NONE
+        While the API server drops the field, one status is written now and then (VHD-002).
+        """
+        state, conditions, session = self.state, report.conditions, self.work.lease.session
+        for status in {one.status for one in conditions}:
+            state.counts[status] = state.counts.get(status, 0) + 1
+        if stored(claim) == conditions:
             return
-        self.work.context.metrics.health_dropped.labels(self.work.driver.name).inc()
-        if not self.retry_at:
+        if conditions and session.seconds_left(Deadline.read(state.retry)):
+            return
+        patch = decide.patch_of(conditions, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+        step, how = "write-health", {"status": True, "is_exact": False}
+        written = self.work.write_to(paths.CLAIMS, claim, step, lambda _: patch, **how)
+        if not conditions:
+            return
+        if stored(written):
+            if state.retry:
+                _log.info("the API server stores the healthStatus field again")
+            state.retry = NONE.data()
+            return
+        self.metrics.health_dropped.labels(self.driver).inc()
+        if not state.retry:
             _log.warning(
                 "The API server dropped the field healthStatus of a claim: its feature gate "
                 "CSIVolumeHealth is off, or it is older than Kubernetes 1.37. The health is shown "
                 "by events and metrics only. Turn on the feature gate to store it",
                 pvc=f"{claim['metadata']['namespace']}/{claim['metadata']['name']}",
             )
-        self.retry_at = self.work.lease.session.later(self.settings.dropped_seconds)
-        self.writes_left = 0
+        state.retry = session.later(self.settings.dropped_seconds).data()
 
-    def _tell(self, one: Owned, claim: JsonObject, report: Report, *, was_bad: bool) -> None:
+    def _tell(self, claim: JsonObject, report: Report, last: str) -> None:
         """Emit the events about a change since the last poll (VH-023, VHD-011, VHD-012)."""
-        if self.known is None:
-            is_new = bool(report.unknown) or decide.stored(claim) != report.conditions
-        else:
-            now = "" if report.is_healthy else report.digest
-            is_new = self.known.get(one.uid, "") != now
-        if not is_new:
+        if report.digest == last:
             return
         if report.unknown:
             for number in report.unknown_types:
-                self.work.context.metrics.health_unknown.labels(self.work.driver.name, number).inc()
+                self.metrics.health_unknown.labels(self.driver, number).inc()
             text = decide.UNKNOWN_TEXT + "; ".join(report.unknown)
             self.work.event("Warning", decide.UNKNOWN, text, claim)
-        if not self.way.is_old and not self.retry_at:
+        if not self.way.is_old and not self.state.retry:
             return  # the status shows it
         if report.conditions:
             self.work.event("Warning", decide.ABNORMAL, report.summary, claim)
-        elif was_bad and report.is_healthy:
+        elif report.is_healthy:
             self.work.event("Normal", decide.NORMAL, decide.NORMAL_TEXT, claim)
 
-    def _remember(self) -> None:
-        mark: dict[str, Any] = {}
-        if len(self.now_known) <= MOST_KNOWN:
-            mark["known"] = self.now_known
-        if self.now_missing:
-            mark["missing"] = self.now_missing[:MOST_KNOWN]
-        if self.retry_at:
-            mark["retry"] = self.retry_at.data()
-        self.work.keep("remember-health", mark)
+    def _pause(self) -> Outcome:
+        """Return the outcome of a pass that does not end its poll; the next pass may begin now."""
+        self._remember("remember-health")
+        return wait(0, "more volumes are left")
 
-    def _count(self) -> None:
+    def _end(self, reason: str = "") -> Outcome:
+        """Publish the counts, and return the outcome of the last pass of a poll."""
+        state = self.state
         for status in ("DataLoss", "Inaccessible", "Degraded"):
-            gauge = self.work.context.metrics.health_volumes
-            gauge.labels(self.work.driver.name, status).set(self.statuses[status])
+            self.metrics.health_volumes.labels(self.driver, status).set(state.counts.get(status, 0))
+        state.counts, state.silent = {}, 0
+        self.listed.pop(self.queue_name, None)
+        self._remember("remember-health")
+        return done(reason or f"{len(self.known)} volumes are unhealthy")
+
+    def _remember(self, step: str) -> None:
+        if self.state.known is not None:
+            self.state.known = self.known if len(self.known) <= MOST_KNOWN else None
+        self.work.keep(step, asdict(self.state))
 
 
-def _is_bad(one: Owned, reports: Mapping[str, Report | None]) -> bool:
-    report = reports.get(one.handle)
+def _is_bad(report: Report | None) -> bool:
     return report is not None and not report.is_healthy
 
 

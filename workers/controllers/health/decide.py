@@ -6,6 +6,7 @@ Source: external-health-monitor, pkg/csi-handler/pv_checker.go and health_status
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -26,6 +27,9 @@ UNKNOWN_TEXT: Final = (
 )
 NO_REASON: Final = "Unspecified"
 """The reason of an entry that has none; the API server refuses an empty one (VHD-003)."""
+_REASON: Final = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
+"""What the API server accepts as a reason; it refuses the whole status for another one."""
+_NOT_IN_REASON: Final = re.compile(r"[^A-Za-z0-9_,:]")
 
 MOST_CONDITIONS: Final = 16
 """The API server accepts no more conditions per claim."""
@@ -50,11 +54,6 @@ class Condition(NamedTuple):
     reason: str
     message: str
 
-    def as_object(self) -> JsonObject:
-        """Return the condition as the API has it."""
-        found = {"status": self.status, "reason": self.reason}
-        return {**found, "message": self.message} if self.message else found
-
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -77,9 +76,9 @@ class Report:
 
     @property
     def digest(self) -> str:
-        """Return a short hash by which a later poll recognizes the same report."""
+        """A short hash by which a later poll recognizes the report; empty for a healthy one."""
         content = repr((self.conditions, self.unknown)).encode()
-        return hashlib.sha256(content).hexdigest()[:8]
+        return "" if self.is_healthy else hashlib.sha256(content).hexdigest()[:8]
 
     @property
     def summary(self) -> str:
@@ -89,19 +88,13 @@ class Report:
         )  # a message alone is what the Go program wrote
 
 
-@dataclass(frozen=True, slots=True)
-class Owned:
+class Owned(NamedTuple):
     """A bound volume of the driver, with its claim."""
 
+    uid: str
     handle: str
     namespace: str
     name: str
-    uid: str
-
-    @property
-    def full_name(self) -> str:
-        """The claim's namespace and name."""
-        return f"{self.namespace}/{self.name}"
 
 
 def report_of(health: csi.VolumeHealth) -> Report:
@@ -117,8 +110,10 @@ def report_of(health: csi.VolumeHealth) -> Report:
             unknown.append(_cut(f"{entry.status}{where}{what}", _MOST_MESSAGE))
             types.append(str(entry.status) if 0 <= entry.status < _MOST_TYPES else "other")
             continue
-        reason = _cut(entry.reason, _MOST_REASON) or NO_REASON
-        one = Condition(status, reason, _cut(entry.message, _MOST_MESSAGE))
+        reason = _REASON.search(_NOT_IN_REASON.sub("_", entry.reason)[:_MOST_REASON])
+        one = Condition(
+            status, reason[0] if reason else NO_REASON, _cut(entry.message, _MOST_MESSAGE)
+        )
         found.setdefault(one[:2], one)
     worst = sorted(found.values(), key=lambda one: [*_STATUSES.values()].index(one.status))
     few = tuple(sorted(unknown)[:MOST_CONDITIONS])
@@ -153,15 +148,13 @@ def slim(claim: JsonObject) -> JsonObject:
 
 def patch_of(conditions: Sequence[Condition], now: str) -> JsonObject:
     """Return the merge patch of the claim's status; no conditions remove the field (VH-030)."""
-    health = {
-        "healthConditions": [one.as_object() for one in conditions],
-        "lastTransitionTime": now,
-    }
+    found = [{name: value for name, value in one._asdict().items() if value} for one in conditions]
+    health = {"healthConditions": found, "lastTransitionTime": now}
     return {"status": {"healthStatus": health if conditions else None}}
 
 
 def owned(volumes: Iterable[Json], driver: str) -> list[Owned]:
-    """Return the driver's volumes that are bound to a claim and stay (VH-010)."""
+    """Return the driver's volumes that are bound to a claim and stay, by its uid (VH-010)."""
     found = []
     for one in volumes:
         source = optional_mapping(one, "spec", "csi")
@@ -171,8 +164,9 @@ def owned(volumes: Iterable[Json], driver: str) -> list[Owned]:
         handle = text(one, "spec", "csi", "volumeHandle")
         if not handle or is_deleting(one) or text(one, "status", "phase") != "Bound":
             continue
-        found.append(Owned(handle, *(text(claim, part) for part in ("namespace", "name", "uid"))))
-    return found
+        uid, namespace, name = (text(claim, part) for part in ("uid", "namespace", "name"))
+        found.append(Owned(uid, handle, namespace, name))
+    return sorted(found)
 
 
 def _cut(shown: str, most_bytes: int) -> str:

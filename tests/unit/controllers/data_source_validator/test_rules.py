@@ -64,7 +64,10 @@ def texts(told: Any) -> list[str]:
 
 @pytest.fixture
 def world() -> World:
-    return World()
+    """Rules that know the populators: none."""
+    world = World()
+    assert world.listed(paths.POPULATORS) == []
+    return world
 
 
 def test_a_claim_is_looked_at_once(world):
@@ -180,15 +183,27 @@ def test_a_list_of_populators_looks_at_all_that_nobody_populates(world):
 
 
 @pytest.mark.parametrize("first", ["claims", "populators"])
-def test_either_list_may_come_first(world, first):
-    """DVT-008: Each claim is reconciled once with live objects, whatever the cache contains."""
+def test_either_list_may_come_first(first):
+    """DVT-008: Each claim is queued once, so no warning is repeated at the start."""
+    world, claims = World(), (claim(), claim("Other", name="other"))
+    keys = [KEY, "data-sources||shop/other|u1"]
     if first == "claims":
-        assert world.listed(paths.CLAIMS, claim()) == [KEY]
-        assert world.listed(paths.POPULATORS, populator()) == []
+        assert (world.listed(paths.CLAIMS, *claims), world.waiting()) == ([], [])
+        assert world.listed(paths.POPULATORS, populator()) == keys
     else:
         assert world.listed(paths.POPULATORS, populator()) == []
-        assert world.listed(paths.CLAIMS, claim()) == [KEY]
-    assert world.waiting() == []
+        assert world.listed(paths.CLAIMS, *claims) == keys
+    assert world.waiting() == keys[1:]
+
+
+def test_no_claim_is_queued_while_populators_are_not_served():
+    """DV-006: The API server without the CRD never sends a list of populators."""
+    world = World()
+    assert (world.seen(claim()), world.seen(claim(uid="u2"))) == ([], [f"forget {KEY}"])
+    assert (world.gone(claim(uid="u2")), world.waiting()) == (
+        [f"forget {KEY.replace('u1', 'u2')}"],
+        [],
+    )
 
 
 def test_a_thousand_claims_cost_a_thousand_keys_and_nothing_afterwards(world):
