@@ -58,7 +58,7 @@ def reader(node: NodeCluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
     walk.follow("INSTALL.md", "Verify")
     walk.run(f"export REGISTRY={REGISTRY}")
     walk.follow("INSTALL.md", "Bring the images to your registry", program="tar ")
-    walk.follow("INSTALL.md", "Tools for operators")
+    walk.follow("INSTALL.md", "Command-line tools")
     walk.follow("INSTALL.md", "Install with Helm", program="helm install csi-fleet csi-fleet-")
     yield walk
     print(walk.timeline())

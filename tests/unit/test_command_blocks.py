@@ -18,7 +18,7 @@ TYPED = {
     ("docs/migration.md", "One driver to csi-fleet, step by step"): RELEASED,
     ("docs/migration.md", "And back"): RELEASED,
     ("docs/how-to/install-from-a-release.md", "Verify"): RELEASED,
-    ("docs/how-to/install-from-a-release.md", "Tools for operators"): RELEASED,
+    ("docs/how-to/install-from-a-release.md", "Command-line tools"): RELEASED,
     ("docs/tutorials/break-it.md", ""): "tests/e2e/test_break_it.py",
     ("docs/custom-provisioners.md", ""): "tests/e2e/test_custom_provisioners_doc.py",
 }
