@@ -29,7 +29,7 @@ class CapacityController:
     spec = SPEC
 
     def locks(self, key: Key, driver: Driver | None) -> tuple[Lock, ...]:
-        """Returns no locks, because capacity publishing touches no volume."""
+        """Return no locks, because capacity publishing touches no volume."""
         del key, driver
         return ()
 
@@ -39,7 +39,7 @@ class CapacityController:
         return sync_capacity(context, driver, key, lease)
 
     def periodic(self, context: Context, driver: Driver | None) -> Iterable[Due]:
-        """Returns nothing, because `tick` starts the periodic work."""
+        """Return nothing, because `tick` starts the periodic work."""
         del context, driver
         return ()
 
@@ -68,7 +68,7 @@ class CapacityController:
         publishing.tick(drivers)
 
     def record(self, driver: Driver) -> Mapping[str, Any]:
-        """Returns the namespace and the managed-by label of the driver's capacity objects."""
+        """Return the namespace and the managed-by label of the driver's capacity objects."""
         if not driver.publishes_capacity:
             return {"capacity": None}
         node = driver.settings.node

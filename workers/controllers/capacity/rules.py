@@ -1,4 +1,4 @@
-"""Returns a key when a capacity object is deleted or loses its labels (CAP-030, C-098).
+"""Return a key when a capacity object is deleted or loses its labels (CAP-030, C-098).
 
 There is one watch for each namespace and managed-by label, which covers only the objects with that
 label. The worker ignores a key `gone:<uid>` for an object that it deleted itself. The next poll
@@ -25,7 +25,7 @@ _GONE: Final = "gone:"
 
 
 class CapacityRules(NoRules):
-    """Returns keys for deleted CSIStorageCapacity objects; its only state is the drivers.
+    """Return keys for deleted CSIStorageCapacity objects; its only state is the drivers.
 
     The poll handles existing objects and finds the missing ones, and the resource has its own
     scopes, so nothing else is needed.

@@ -239,7 +239,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         return Prepared(built, fs_type, required, secret_ref, refs, vac_name, migrated)
 
     def translated_class(self) -> tuple[JsonObject, bool]:
-        """Returns the class in CSI form, and whether the class was migrated (step 8, P-602)."""
+        """Return the class in CSI form, and whether the class was migrated (step 8, P-602)."""
         driver = self.work.driver
         if driver.in_tree_name is None or not is_migrated(self.storage_class, driver.name):
             return self.storage_class, False
@@ -271,7 +271,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         selected_node: str | None = None,
         source: ContentSource | None = None,
     ) -> csi.TopologyRequirement | None:
-        """Returns the topology requirement; None if there is no topology (step 17, P-300)."""
+        """Return the topology requirement; None if there is no topology (step 17, P-300)."""
         driver = self.work.driver
         if not driver.supports_topology:
             return None
@@ -290,7 +290,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
     def allowed_topologies(
         self, storage_class: JsonObject, source: ContentSource | None
     ) -> Sequence[Json]:
-        """Returns the class's `allowedTopologies`, limited to where a snapshot is usable (P-343).
+        """Return the class's `allowedTopologies`, limited to where a snapshot is usable (P-343).
 
         They are not limited if a node is selected: the scheduler has then checked the node, or does
         not know the topology of snapshots.
@@ -338,7 +338,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
     # Send the request and check the response: steps 22 to 24 of P-101.
 
     def request_of(self, prepared: Prepared) -> Request:
-        """Returns the part of the request that a repeat must send again."""
+        """Return the part of the request that a repeat must send again."""
         return Request(
             selected_node=self.selected_node,
             message=recorded_request(prepared.request),
@@ -375,7 +375,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
             raise AttemptError(str(error), state, code=error.code) from None
 
     def state_of(self, error: CsiError) -> State:
-        """Returns the state for an error (P-410, D-024).
+        """Return the state for an error (P-410, D-024).
 
         A status code that the gRPC transport itself set says nothing about the storage system.
         """
@@ -429,7 +429,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         return error if problem else AttemptError(error.message, State.FINISHED)
 
     def unusable(self, prepared: Prepared, error: UnusableAnswerError) -> AttemptError:
-        """Returns the error for a response that cannot be used, and deletes its volume (D-002).
+        """Return the error for a response that cannot be used, and deletes its volume (D-002).
 
         If the response has no volume id, nothing can be deleted; the intent is kept and the call is
         repeated.

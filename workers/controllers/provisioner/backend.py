@@ -21,7 +21,7 @@ class CsiBackend:
     add_finalizer = True
 
     def threshold(self, kind: str) -> int:
-        """Returns 0: a CSI driver's keys have no retry limit, as in csi-provisioner."""
+        """Return 0: a CSI driver's keys have no retry limit, as in csi-provisioner."""
         del kind
         return 0
 
@@ -34,7 +34,7 @@ class CsiBackend:
     def attempt(
         self, work: ClaimWork, claim: JsonObject, storage_class: JsonObject, intent: Intent | None
     ) -> ClaimAttempt:
-        """Returns a new attempt, which makes one CreateVolume call."""
+        """Return a new attempt, which makes one CreateVolume call."""
         return Attempt(work, claim, storage_class, intent)
 
     def save(
@@ -48,7 +48,7 @@ class CsiBackend:
         return saving.resume(work, volume, live)
 
     def is_guard_willing(self, volume: JsonObject) -> bool:
-        """Returns True, because CSI drivers have no deletion guard."""
+        """Return True, because CSI drivers have no deletion guard."""
         del volume
         return True
 
@@ -61,6 +61,6 @@ CSI: Final = CsiBackend()
 
 
 def backend_of(driver: Driver) -> Backend:
-    """Returns the plug-in's backend if a plug-in serves the driver, else the gRPC backend."""
+    """Return the plug-in's backend if a plug-in serves the driver, else the gRPC backend."""
     backend: Backend | None = getattr(driver, "backend", None)
     return CSI if backend is None else backend

@@ -76,7 +76,7 @@ TRIES_BEFORE_STRANDED = 8
 
 
 def claim_volume(driver: Driver, key: Key) -> str:
-    """Returns the name that the claim's volume will have (P-121).
+    """Return the name that the claim's volume will have (P-121).
 
     If the name cannot be built (bad flags, no UID), returns a substitute name, and the attempt
     later reports the error.
@@ -168,7 +168,7 @@ class ClaimPass(ClaimWork):
     def doubt(
         self, intent: Intent | None, unsaved: JsonObject | None, live: JsonObject | None
     ) -> str:
-        """Returns why the record of an orphaned claim is not trusted; "" if it is trusted."""
+        """Return why the record of an orphaned claim is not trusted; "" if it is trusted."""
         names = {self.volume, unsaved["metadata"]["name"] if unsaved is not None else self.volume}
 
         def has_result(claim: JsonObject) -> bool:
@@ -232,7 +232,7 @@ class ClaimPass(ClaimWork):
         return bound_to not in {"", self.volume}
 
     def hold_seconds(self, intent: Intent | None) -> float:
-        """Returns how many seconds another process's call may still be running."""
+        """Return how many seconds another process's call may still be running."""
         if intent is None:
             return 0.0
         return intent.hold_seconds(self.lease.session, is_orphaned=self.is_orphaned)
@@ -375,7 +375,7 @@ class ClaimPass(ClaimWork):
         attempt: ClaimAttempt,
         error: AttemptError,
     ) -> Outcome:
-        """Returns what to do after a failed attempt (L-050, P-400, P-414, P-420)."""
+        """Return what to do after a failed attempt (L-050, P-400, P-414, P-420)."""
         message, state = error.message, error.state
         measure.failed(self, claim)
         if self.is_orphaned and not attempt.was_sent:
@@ -445,7 +445,7 @@ class ClaimPass(ClaimWork):
         )
 
     def storage_class(self, name: str) -> JsonObject | None:
-        """Returns the class with this name, or None if it does not exist."""
+        """Return the class with this name, or None if it does not exist."""
         return self.own.safekeeping.storage_class(name, self.lease.catalog)
 
 
@@ -455,7 +455,7 @@ def is_bound(claim: JsonObject | None) -> bool:
 
 
 def slow_delay_seconds(memo: str, storage_class: JsonObject | None, now: float) -> float:
-    """Returns how many seconds an infeasible claim must still wait (L-060).
+    """Return how many seconds an infeasible claim must still wait (L-060).
 
     The result is 0 if the claim's class has been replaced.
     """

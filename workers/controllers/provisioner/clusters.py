@@ -23,7 +23,7 @@ class Clusters:
         self._source: tuple[object, object] = (None, None)
 
     def current(self, state: CatalogState | None) -> ClusterTopology:
-        """Returns the current topology.
+        """Return the current topology.
 
         Raises:
             CatalogIncomplete: not all nodes or CSINodes are known.

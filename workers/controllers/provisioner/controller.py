@@ -41,7 +41,7 @@ class ProvisionerController:
     spec = SPEC
 
     def locks(self, key: Key, driver: Driver | None) -> tuple[Lock, ...]:
-        """Returns the lock on the PV's name for creations and deletions, and none for clean-up."""
+        """Return the lock on the PV's name for creations and deletions, and none for clean-up."""
         if key.kind == keys.KIND_CLAIMS and driver is not None:
             return (Lock(claim_volume(driver, key)),)
         return (Lock(key.object),) if key.kind == keys.KIND_VOLUMES else ()
@@ -68,19 +68,19 @@ class ProvisionerController:
         return build(means)
 
     def record(self, driver: Driver) -> Mapping[str, Any]:
-        """Returns the facts about the driver that the watcher's rules and a rehearsal need."""
+        """Return the facts about the driver that the watcher's rules and a rehearsal need."""
         return {
             "topology": driver.supports_topology,
             "rules": asdict(driver.settings.provision),
         }
 
     def serves(self, driver: Driver) -> bool:
-        """Returns True: if a driver cannot provision, an event on the claim reports it."""
+        """Return True: if a driver cannot provision, an event on the claim reports it."""
         del driver
         return True
 
     def limits(self, driver: Driver | None) -> Mapping[str, int]:
-        """Returns the limit for each kind.
+        """Return the limit for each kind.
 
         `--worker-threads` limits creations and deletions separately.
         """

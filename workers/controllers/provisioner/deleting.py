@@ -26,7 +26,7 @@ _log = get_logger(__name__)
 
 
 def class_of(volume: JsonObject) -> str:
-    """Returns the name of the volume's class; "" if it has none."""
+    """Return the name of the volume's class; "" if it has none."""
     return volume["spec"].get("storageClassName") or ""
 
 

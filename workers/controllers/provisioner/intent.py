@@ -83,7 +83,7 @@ _OURS: Final = frozenset(
 
 
 def slim_copy(item: Mapping[str, Any]) -> JsonObject:
-    """Returns a copy of the object without the bulky fields that nothing uses."""
+    """Return a copy of the object without the bulky fields that nothing uses."""
     metadata = {
         name: value for name, value in item["metadata"].items() if name not in _DROPPED_METADATA
     }
@@ -97,7 +97,7 @@ def slim_copy(item: Mapping[str, Any]) -> JsonObject:
 
 
 def kept_claim(claim: Mapping[str, Any], storage_class: Mapping[str, Any]) -> JsonObject:
-    """Returns the part of a claim that a later attempt reads; it is a few KiB in size."""
+    """Return the part of a claim that a later attempt reads; it is a few KiB in size."""
     slim = {name: value for name, value in slim_copy(claim).items() if name != "status"}
     metadata = slim["metadata"]
     for name in _DROPPED_OF_CLAIMS:
@@ -118,7 +118,7 @@ def kept_claim(claim: Mapping[str, Any], storage_class: Mapping[str, Any]) -> Js
 
 
 def _within(texts: Mapping[str, str]) -> dict[str, str]:
-    """Returns as many of the first entries as fit into the budget."""
+    """Return as many of the first entries as fit into the budget."""
     kept, left = {}, _BUDGET
     for name, value in texts.items():
         if len(name) + len(value) > left:
@@ -181,7 +181,7 @@ class Intent:
         previous: Self | None,
         session: Session,
     ) -> Self:
-        """Returns the intent to record just before CreateVolume.
+        """Return the intent to record just before CreateVolume.
 
         The start time of the first attempt is kept.
 
@@ -243,7 +243,7 @@ class Intent:
         )
 
     def record(self) -> JsonObject:
-        """Returns the intent in its JSON form."""
+        """Return the intent in its JSON form."""
         return {
             "key": self.key,
             "driver": self.driver,
@@ -283,7 +283,7 @@ class Intent:
         return last, self.overtaken
 
     def hold_seconds(self, session: Session, *, is_orphaned: bool) -> float:
-        """Returns how long the next call must wait for an earlier call that may still be running.
+        """Return how long the next call must wait for an earlier call that may still be running.
 
         The next call waits if no claim needs the volume, or if Redis has lost its data since the
         earlier call. If the two calls ran at the same time, one of them could recreate the volume
@@ -310,7 +310,7 @@ class Intent:
         return self.stage == STAGE_SAVED
 
     def before(self, request: Request) -> JsonObject | None:
-        """Returns the part of this attempt to keep when the next call sends `request`.
+        """Return the part of this attempt to keep when the next call sends `request`.
 
         A driver may have created the volume although it returned an error (INTERNAL after its own
         timeout). It then refuses every request except the one that created the volume.
@@ -325,7 +325,7 @@ class Intent:
         }
 
     def with_earlier(self) -> Self | None:
-        """Returns this intent with the earlier call as its open call.
+        """Return this intent with the earlier call as its open call.
 
         Returns None if there was no earlier call.
         """
@@ -342,35 +342,35 @@ class Intent:
         )
 
     def failed(self) -> Self:
-        """Returns this intent marked as failed with a final error from the driver."""
+        """Return this intent marked as failed with a final error from the driver."""
         return replace(self, stage=STAGE_FAILED)
 
     def copied(self) -> Self:
-        """Returns this intent marked as copied to a ConfigMap."""
+        """Return this intent marked as copied to a ConfigMap."""
         return replace(self, has_copy=True, is_copied=True)
 
     def with_store(self, store: JsonObject) -> Self:
-        """Returns this intent with the given progress of a backoff store (L-081)."""
+        """Return this intent with the given progress of a backoff store (L-081)."""
         return replace(self, store=store)
 
     def answered(self) -> Self:
-        """Returns this intent without a deadline, because its call has returned."""
+        """Return this intent without a deadline, because its call has returned."""
         return replace(self, deadline=NONE)
 
     def in_background(self) -> Self:
-        """Returns this intent marked as having a call with an unknown outcome."""
+        """Return this intent marked as having a call with an unknown outcome."""
         return replace(self, stage=STAGE_BACKGROUND, is_copied=False)
 
     def saved(self) -> Self:
-        """Returns this intent marked as saved: the PV exists, but another call may be in flight."""
+        """Return this intent marked as saved: the PV exists, but another call may be in flight."""
         return replace(self, stage=STAGE_SAVED)
 
     def stranded(self, problem: str) -> Self:
-        """Returns this intent marked as stranded: only an operator can solve the `problem`."""
+        """Return this intent marked as stranded: only an operator can solve the `problem`."""
         return replace(self, stage=STAGE_STRANDED, problem=problem, is_copied=False)
 
 
 def deadlines_of(record: Mapping[str, Any] | None) -> tuple[Deadline, ...]:
-    """Returns the `Intent.deadlines` of a claim's stored record; () if there is no record."""
+    """Return the `Intent.deadlines` of a claim's stored record; () if there is no record."""
     intent = Intent.from_record(record)
     return intent.deadlines if intent is not None else ()

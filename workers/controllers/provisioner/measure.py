@@ -34,7 +34,7 @@ def deleted(work: Work, volume: JsonObject, started: float) -> None:
 
 
 def waited_seconds(work: ClaimWork, claim: JsonObject) -> float | None:
-    """Returns the seconds since the claim's creation, or since late binding chose a node.
+    """Return the seconds since the claim's creation, or since late binding chose a node.
 
     The choice of a node has no timestamp. Instead, the earlier of two times is used: the first
     attempt, or the key's arrival in the queue.

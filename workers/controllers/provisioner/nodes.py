@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def cluster(work: ClaimWork) -> ClusterTopology:
-    """Returns the cluster's current topology, or the local node's in node deployment (P-051)."""
+    """Return the cluster's current topology, or the local node's in node deployment (P-051)."""
     driver = work.driver
     if driver.node_segments is not None:
         return ClusterTopology.of_node(

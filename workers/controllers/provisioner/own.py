@@ -46,5 +46,5 @@ def build(means: Means) -> Own:
 
 
 def own(context: Context) -> Own:
-    """Returns the provisioner's per-process state."""
+    """Return the provisioner's per-process state."""
     return cast("Own", context.parts[SPEC.name])

@@ -44,7 +44,7 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
     was_sent: bool = field(init=False, default=False)
 
     def run(self) -> JsonObject:
-        """Returns the complete PV, which is already recorded in Redis.
+        """Return the complete PV, which is already recorded in Redis.
 
         Raises:
             AttemptError: the attempt failed; the error's state decides what happens next.
@@ -84,7 +84,7 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
 
     @abstractmethod
     def request_of(self, prepared: _Prepared) -> Request:
-        """Returns the part of the request that the intent has to record."""
+        """Return the part of the request that the intent has to record."""
 
     @abstractmethod
     def call(self, prepared: _Prepared) -> _Answer:

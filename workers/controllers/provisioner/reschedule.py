@@ -1,4 +1,4 @@
-"""Returns a claim to the scheduler by removing its selected-node annotation (P-420, L-052)."""
+"""Return a claim to the scheduler by removing its selected-node annotation (P-420, L-052)."""
 
 from __future__ import annotations
 

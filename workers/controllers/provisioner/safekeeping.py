@@ -190,7 +190,7 @@ class Safekeeping:
             self._intents.put(lease.domain, kept.record(), lease)
 
     def storage_class(self, name: str, state: CatalogState | None) -> JsonObject | None:
-        """Returns the class from the shared cache or, if it is not there yet, from the API server.
+        """Return the class from the shared cache or, if it is not there yet, from the API server.
 
         Returns None if the class does not exist.
         """

@@ -112,7 +112,7 @@ def resume(work: ClaimWork, volume: JsonObject, live: JsonObject | None) -> Outc
 
 
 def claim_of(volume: JsonObject, live: JsonObject | None) -> JsonObject:
-    """Returns the live claim, or a stub of the claim built from the volume's claimRef."""
+    """Return the live claim, or a stub of the claim built from the volume's claimRef."""
     reference = volume["spec"]["claimRef"]
     return live or {
         "apiVersion": "v1",
@@ -139,7 +139,7 @@ def exists(work: ClaimWork, claim: JsonObject, *, by_any_name: bool = False) -> 
 
 
 def existing(work: ClaimWork, name: str) -> JsonObject:
-    """Returns the PV that has the name now, or an empty object if there is none."""
+    """Return the PV that has the name now, or an empty object if there is none."""
     try:
         return work.runtime.kube.get_volume(name)
     except NotFoundError:
@@ -241,5 +241,5 @@ def later(message: str) -> Outcome:
 
 
 def claim_uid(volume: JsonObject) -> str:
-    """Returns the UID of the claim that the volume names; "" if it names no claim."""
+    """Return the UID of the claim that the volume names; "" if it names no claim."""
     return ((volume.get("spec") or {}).get("claimRef") or {}).get("uid") or ""

@@ -95,7 +95,7 @@ class VolumePass(Work):
         return bool(found["metadata"].get("uid") == claim["uid"])
 
     def being_cut(self, volume: JsonObject) -> Outcome | None:
-        """Returns an outcome that makes the key wait while a snapshot of the volume is being taken.
+        """Return an outcome that makes the key wait while a snapshot of the volume is being taken.
 
         Returns None if no csi-fleet snapshotter, in any process, is taking a snapshot of it.
         """
@@ -111,7 +111,7 @@ class VolumePass(Work):
         return None if busy is None else blocked(busy, "a snapshot of it is being cut")
 
     def overtaken(self, volume: JsonObject) -> Outcome | None:
-        """Returns the outcome that makes the key wait for a dead worker's in-flight CreateVolume.
+        """Return the outcome that makes the key wait for a dead worker's in-flight CreateVolume.
 
         That call would recreate the volume. Returns None if there is no such call.
         """

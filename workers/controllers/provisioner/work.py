@@ -87,7 +87,7 @@ class ClaimWork(Work):
         return self.recorded_name or self.lease.volume
 
     def overtaken_seconds(self) -> float:
-        """Returns how many more seconds a dead worker's call may be in flight."""
+        """Return how many more seconds a dead worker's call may be in flight."""
         if self.record is None:
             return 0.0
         return self.lease.session.seconds_left(self.record.overtaken)
@@ -102,7 +102,7 @@ class ClaimWork(Work):
         return claim if claim["metadata"].get("uid") == self.key.uid else None
 
     def user_of(self, names_it: Callable[[JsonObject], bool]) -> str:
-        """Returns the name of another live PV that satisfies `names_it`; "" if there is none."""
+        """Return the name of another live PV that satisfies `names_it`; "" if there is none."""
 
         def is_others(volume: JsonObject) -> bool:
             reference = volume["spec"].get("claimRef") or {}
@@ -152,7 +152,7 @@ class ClaimAttempt(Protocol):
     was_sent: bool
 
     def run(self) -> JsonObject:
-        """Returns the complete PV, which is already recorded in Redis.
+        """Return the complete PV, which is already recorded in Redis.
 
         Raises:
             AttemptError: the attempt failed; the error's state decides what happens next.
@@ -175,7 +175,7 @@ class Backend(Protocol):
         """True if PVs get the deletion finalizer (the library's AddFinalizer; L-002, L-072)."""
 
     def threshold(self, kind: str) -> int:
-        """Returns the retry limit for keys of that kind; 0 means no limit (L-016)."""
+        """Return the retry limit for keys of that kind; 0 means no limit (L-016)."""
 
     def should_provision(
         self, work: ClaimWork, claim: JsonObject, storage_class: JsonObject | None
@@ -185,7 +185,7 @@ class Backend(Protocol):
     def attempt(
         self, work: ClaimWork, claim: JsonObject, storage_class: JsonObject, intent: Intent | None
     ) -> ClaimAttempt:
-        """Returns a new attempt, which has not called the driver yet."""
+        """Return a new attempt, which has not called the driver yet."""
 
     def save(
         self, work: ClaimWork, claim: JsonObject, volume: JsonObject, live: JsonObject | None
@@ -196,7 +196,7 @@ class Backend(Protocol):
         """Resumes saving a volume that an earlier reconcile created."""
 
     def is_guard_willing(self, volume: JsonObject) -> bool:
-        """Returns what the plug-in's DeletionGuard decides (L-073 row 1)."""
+        """Return what the plug-in's DeletionGuard decides (L-073 row 1)."""
 
     def delete(self, work: Work, volume: JsonObject) -> None:
         """Deletes the volume from its storage system; succeeds if the volume is already gone.

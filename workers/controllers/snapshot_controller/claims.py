@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 
 def claim_lock(namespace: str, name: str) -> Lock:
-    """Returns the lock for checking or changing a claim's finalizer (SNQ-003)."""
+    """Return the lock for checking or changing a claim's finalizer (SNQ-003)."""
     return Lock(f"pvc:{namespace}/{name}")
 
 
 def update_failed(name: str, cause: object) -> AttemptError:
-    """Returns the error for a failed write, with snapshot-controller's message."""
+    """Return the error for a failed write, with snapshot-controller's message."""
     message = f"snapshot controller failed to update {name} on API server: {cause}"
     return AttemptError(message, State.NO_CHANGE)
 

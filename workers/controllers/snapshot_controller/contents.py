@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def secret_of(snapshot: Json, snapshot_class: Json) -> SecretRef | None:
-    """Returns the reference to the secret for CreateSnapshot and DeleteSnapshot (SNA-020).
+    """Return the reference to the secret for CreateSnapshot and DeleteSnapshot (SNA-020).
 
     Raises:
         AttemptError: the templates in the class cannot be resolved.
@@ -56,7 +56,7 @@ def build(
     node: str,
     keeps_mode: bool,
 ) -> dict[str, Any]:
-    """Returns the VolumeSnapshotContent to create.
+    """Return the VolumeSnapshotContent to create.
 
     The content has its finalizer from the start. snapshot-controller adds the finalizer later; a
     deletion before that moment leaves the snapshot behind in the storage system (SND-002).

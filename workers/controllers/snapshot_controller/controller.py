@@ -39,7 +39,7 @@ class SnapshotController:
     spec = SPEC
 
     def locks(self, key: Key, driver: Driver | None) -> tuple[Lock, ...]:
-        """Returns no locks, because a reconcile takes its locks once it has decided what to do."""
+        """Return no locks, because a reconcile takes its locks once it has decided what to do."""
         del key, driver
         return ()
 
@@ -49,17 +49,17 @@ class SnapshotController:
         return _PASSES[key.kind](context, key, lease)
 
     def periodic(self, context: Context, driver: Driver | None) -> Iterable[Due]:
-        """Returns nothing, because only events and retries start reconciles."""
+        """Return nothing, because only events and retries start reconciles."""
         del context, driver
         return ()
 
     def serves(self, driver: Driver) -> bool:
-        """Returns False for every driver, because this controller needs none."""
+        """Return False for every driver, because this controller needs none."""
         del driver
         return False
 
     def limits(self, driver: Driver | None) -> Mapping[str, int]:
-        """Returns the limit on concurrent reconciles for each kind (SNC-100, --worker-threads)."""
+        """Return the limit on concurrent reconciles for each kind (SNC-100, --worker-threads)."""
         del driver
         return dict.fromkeys(_PASSES, THREADS)
 

@@ -29,7 +29,7 @@ def _fail(message: str) -> AttemptError:
 
 
 def source_volume(work: ObjectPass, claim_name: str | None) -> JsonObject:
-    """Returns the volume of a claim in CSI form (SNC-043 rows 3 to 5, SND-031).
+    """Return the volume of a claim in CSI form (SNC-043 rows 3 to 5, SND-031).
 
     Raises:
         AttemptError: the claim is missing or not bound, or the volume names another claim.
@@ -51,7 +51,7 @@ def _volume_of(work: ObjectPass, claim: Json) -> JsonObject:
 
 
 def bound_volume(work: ObjectPass, claim: Json, wanted: str) -> JsonObject:
-    """Returns the volume of a claim.
+    """Return the volume of a claim.
 
     Args:
         work: the current reconcile.
@@ -78,7 +78,7 @@ def bound_volume(work: ObjectPass, claim: Json, wanted: str) -> JsonObject:
 
 
 def source_driver(work: ObjectPass) -> str:
-    """Returns the driver of the snapshot's source volume (SNC-011).
+    """Return the driver of the snapshot's source volume (SNC-011).
 
     Raises:
         AttemptError: the driver cannot be determined.
@@ -138,7 +138,7 @@ def _create(work: BindingPass, claim: Json, snapshot_class: JsonObject | None) -
 def _input(
     work: ObjectPass, claim: Json, snapshot_class: JsonObject | None
 ) -> tuple[JsonObject, SecretRef | None]:
-    """Returns the volume and a reference to the secret (SNC-043 rows 2 to 6)."""
+    """Return the volume and a reference to the secret (SNC-043 rows 2 to 6)."""
     if snapshot_class is None:
         name = objects.name_of(work.item)
         raise _fail(f"failed to take snapshot {name} without a snapshot class")

@@ -60,13 +60,13 @@ def has_one_handle(content: Json) -> bool:
 
 
 def expected_content(snapshot: Json) -> str:
-    """Returns the name of the snapshot's content: the name in the spec, else the computed name."""
+    """Return the name of the snapshot's content: the name in the spec, else the computed name."""
     named = objects.source_content(snapshot)
     return objects.content_name(snapshot) if named is None else named
 
 
 def missing_finalizers(snapshot: Json, content: Json | None) -> list[str]:
-    """Returns the finalizers that a live snapshot needs but does not have (SNC-030)."""
+    """Return the finalizers that a live snapshot needs but does not have (SNC-030)."""
     wanted = [FINALIZER_SNAPSHOT_AS_SOURCE]
     if (
         content is not None
@@ -80,7 +80,7 @@ def missing_finalizers(snapshot: Json, content: Json | None) -> list[str]:
 def left_finalizers(
     snapshot: Json, *, waits_for_content: bool, leaves_group: bool
 ) -> Sequence[str]:
-    """Returns the finalizers to keep on a snapshot that is being deleted (SNC-058 row 7)."""
+    """Return the finalizers to keep on a snapshot that is being deleted (SNC-058 row 7)."""
     gone = {FINALIZER_SNAPSHOT_AS_SOURCE}
     if not waits_for_content:
         gone.add(FINALIZER_SNAPSHOT_BOUND)

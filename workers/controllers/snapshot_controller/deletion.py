@@ -72,7 +72,7 @@ def delete(work: BindingPass) -> Outcome:
 
 
 def own_content(work: BindingPass) -> JsonObject | None:
-    """Returns the content that refers to this object; None if there is none (SNC-057).
+    """Return the content that refers to this object; None if there is none (SNC-057).
 
     A snapshot content that the object's status does not name yet is found by its computed name
     (SND-023).
@@ -171,7 +171,7 @@ class Pending(NamedTuple):
 
 
 def restored_of(work: ObjectPass, snapshots: list[JsonObject]) -> Pending | None:
-    """Returns the first snapshot from which a volume is being restored (SNC-058 row 2, SND-010).
+    """Return the first snapshot from which a volume is being restored (SNC-058 row 2, SND-010).
 
     Claims of other namespaces need a ReferenceGrant, so only the namespaces in the grants are
     searched. If claims cannot be read, the first snapshot counts as in use. If a claim is gone, the

@@ -46,7 +46,7 @@ def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
 
 
 def _content_of(snapshot: JsonObject, noun: str) -> str:
-    """Returns the name of the content that the object is or will be bound to."""
+    """Return the name of the content that the object is or will be bound to."""
     if noun == "snapshot":
         return objects.bound_content(snapshot) or expected_content(snapshot)
     bound = text(snapshot, "status", "boundVolumeGroupSnapshotContentName")

@@ -93,7 +93,7 @@ class BindingPass(ObjectPass, ABC):
 
     @abstractmethod
     def source_driver(self) -> str:
-        """Returns the driver of the source volume.
+        """Return the driver of the source volume.
 
         Raises:
             AttemptError: the driver cannot be determined.
@@ -117,7 +117,7 @@ class BindingPass(ObjectPass, ABC):
 
     @abstractmethod
     def find_or_make(self, content: JsonObject | None) -> JsonObject:
-        """Returns a dynamic object's content; creates it if it is missing (section 2.4)."""
+        """Return a dynamic object's content; creates it if it is missing (section 2.4)."""
 
     @abstractmethod
     def delete(self) -> Outcome:
@@ -127,11 +127,11 @@ class BindingPass(ObjectPass, ABC):
         """Called right after the class has been chosen; does nothing by default."""
 
     def end(self) -> Outcome:
-        """Returns the outcome once the status has been copied."""
+        """Return the outcome once the status has been copied."""
         return done("ready" if objects.is_ready(self.item) else "waits for its content")
 
     def owner_of(self, content: Json) -> str:
-        """Returns the name of the group snapshot to write to the status; "" for none."""
+        """Return the name of the group snapshot to write to the status; "" for none."""
         del content
         return ""
 
@@ -216,11 +216,11 @@ class BindingPass(ObjectPass, ABC):
             raise self.no_default(error) from error
 
     def class_name(self, item: Json) -> str | None:
-        """Returns the name of the class that the object or its content names."""
+        """Return the name of the class that the object or its content names."""
         return optional_text(item, "spec", self.words.class_field)
 
     def default_class(self, driver: str) -> Json:
-        """Returns the default class of a driver (SNC-011).
+        """Return the default class of a driver (SNC-011).
 
         Raises:
             Refusal: there is no default class, or more than one; readyToUse is left unchanged.
@@ -241,7 +241,7 @@ class BindingPass(ObjectPass, ABC):
         )
 
     def no_default(self, cause: object) -> Refusal:
-        """Returns the error for an object whose class could not be chosen."""
+        """Return the error for an object whose class could not be chosen."""
         return Refusal(
             f"SetDefault{self.words.subject}ClassFailed",
             f"Failed to set default {self.words.noun} class with error {cause}",
@@ -374,6 +374,6 @@ class BindingPass(ObjectPass, ABC):
         return wait(0, refusal.reason)
 
     def missing_content(self) -> Refusal:
-        """Returns the error for an object whose content does not exist."""
+        """Return the error for an object whose content does not exist."""
         words = self.words
         return Refusal(f"{words.subject}ContentMissing", f"{words.contents.kind} is missing")

@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 
 
 def named_content(group: Json) -> str | None:
-    """Returns the name of the content that a pre-provisioned group snapshot names."""
+    """Return the name of the content that a pre-provisioned group snapshot names."""
     return optional_text(group, "spec", "source", "volumeGroupSnapshotContentName")
 
 
 def selector_of(group: Json) -> Json | None:
-    """Returns the label selector with which a dynamic group snapshot selects its claims."""
+    """Return the label selector with which a dynamic group snapshot selects its claims."""
     return optional_mapping(group, "spec", "source", "selector")
 
 
 def content_name(group: Json) -> str:
-    """Returns the name of the content that is created for a dynamic group snapshot (SNA-007)."""
+    """Return the name of the content that is created for a dynamic group snapshot (SNA-007)."""
     return f"groupsnapcontent-{objects.uid_of(group)}"
 
 
 def selector_text(selector: Json) -> str:
-    """Returns a label selector as a string for the API, including its matchExpressions (SNG-001).
+    """Return a label selector as a string for the API, including its matchExpressions (SNG-001).
 
     The string is sorted by key, as Go prints it, because users see it if no claim matches.
     snapshot-controller ignores matchExpressions.
@@ -59,7 +59,7 @@ def _fail(message: str) -> AttemptError:
 
 
 def volumes_of(work: ObjectPass) -> list[JsonObject]:
-    """Returns the volumes of a group's claims.
+    """Return the volumes of a group's claims.
 
     Raises:
         AttemptError: no claim matches, or a claim is not bound to a volume that names it.
@@ -75,7 +75,7 @@ def volumes_of(work: ObjectPass) -> list[JsonObject]:
 
 
 def source_driver(work: ObjectPass) -> str:
-    """Returns the driver of a group's first volume.
+    """Return the driver of a group's first volume.
 
     Raises:
         AttemptError: the driver cannot be determined.

@@ -23,7 +23,7 @@ OWNER_KIND = "VolumeGroupSnapshot"
 
 
 def owner_of(work: ObjectPass, content: Json) -> str:
-    """Returns the name of the group snapshot that has the content's group handle (SNC-070).
+    """Return the name of the group snapshot that has the content's group handle (SNC-070).
 
     Returns "" if the content has no group handle.
 
@@ -47,7 +47,7 @@ def owner_of(work: ObjectPass, content: Json) -> str:
 
 
 def owner_reference(group: Json) -> JsonObject:
-    """Returns the owner reference that makes the group the owner of a member."""
+    """Return the owner reference that makes the group the owner of a member."""
     return {
         "apiVersion": f"{GROUP_GROUP_SNAPSHOT}/v1",
         "kind": OWNER_KIND,
@@ -76,7 +76,7 @@ def own(work: ObjectPass) -> bool:
 
 
 def living_group(work: ObjectPass) -> str:
-    """Returns the name of the live group that prevents a member from being deleted on its own.
+    """Return the name of the live group that prevents a member from being deleted on its own.
 
     Returns "" if no such group exists. A recreated group of the same name does not count, because
     it never deletes the old group's members.

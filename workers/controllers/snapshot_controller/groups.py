@@ -85,7 +85,7 @@ class GroupPass(BindingPass):
         return inputs.content_name(self.item)
 
     def source_driver(self) -> str:
-        """Returns the driver of the group's first volume."""
+        """Return the driver of the group's first volume."""
         return inputs.source_driver(self)
 
     def is_given(self, content: Json) -> bool:
@@ -135,7 +135,7 @@ class GroupPass(BindingPass):
         return content
 
     def content_body(self) -> JsonObject:
-        """Returns the content to create; it has its finalizer from the start (SND-002).
+        """Return the content to create; it has its finalizer from the start (SND-002).
 
         Raises:
             AttemptError: a claim, a volume or the class is missing or does not match.

@@ -58,7 +58,7 @@ def create_members(work: ObjectPass, content: JsonObject, group_class: Json | No
 def _volumes_by_handle(
     work: ObjectPass, content: Json, handles: set[str]
 ) -> Mapping[str, JsonObject]:
-    """Returns the group's volumes by handle.
+    """Return the group's volumes by handle.
 
     Searches all PVs if some handles do not belong to the claims that the selector matches.
     """
@@ -131,7 +131,7 @@ def _create_member(
 
 
 def _ensure(work: ObjectPass, resource: Resource, body: JsonObject) -> JsonObject:
-    """Returns the object with the body's name; creates it if it does not exist."""
+    """Return the object with the body's name; creates it if it does not exist."""
     metadata = body["metadata"]
     found = work.find(resource, metadata["name"], metadata.get("namespace", ""))
     if found is not None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def managing_node(work: ObjectPass, volume: Json) -> str:
-    """Returns a node that the volume's affinity allows, for the content's label; "" if none.
+    """Return a node that the volume's affinity allows, for the content's label; "" if none.
 
     A ready node that has the driver is preferred; snapshot-controller uses the first node in its
     cache (SND-030).

@@ -80,7 +80,7 @@ PERMISSIONS: Final = (
 
 
 def lease_name(_driver: str) -> str:
-    """Returns the name of snapshot-controller's Kubernetes Lease (SNC-110)."""
+    """Return the name of snapshot-controller's Kubernetes Lease (SNC-110)."""
     return "snapshot-controller-leader"
 
 

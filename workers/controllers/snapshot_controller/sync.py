@@ -84,7 +84,7 @@ class SnapshotPass(BindingPass):
         return objects.content_name(self.item)
 
     def source_driver(self) -> str:
-        """Returns the driver of the claim's volume."""
+        """Return the driver of the claim's volume."""
         return creating.source_driver(self)
 
     def is_given(self, content: Json) -> bool:
@@ -117,7 +117,7 @@ class SnapshotPass(BindingPass):
         self.begin()
 
     def find_or_make(self, content: JsonObject | None) -> JsonObject:
-        """Returns a member's content, else the existing content, else a new one."""
+        """Return a member's content, else the existing content, else a new one."""
         if objects.is_group_member(self.item):
             found = self.find_content(objects.bound_content(self.item))
             if found is None:
@@ -138,7 +138,7 @@ class SnapshotPass(BindingPass):
         return super().end()
 
     def owner_of(self, content: Json) -> str:
-        """Returns the name of the group that has the content's group handle."""
+        """Return the name of the group that has the content's group handle."""
         return groupnames.owner_of(self, content)
 
     def told(self, operation: str, content: Json) -> None:

@@ -28,7 +28,7 @@ class SnapshotterController:
     spec = SPEC
 
     def locks(self, key: Key, driver: Driver | None) -> tuple[Lock, ...]:
-        """Returns no locks, because a reconcile takes its locks once it has decided what to do."""
+        """Return no locks, because a reconcile takes its locks once it has decided what to do."""
         del key, driver
         return ()
 
@@ -40,7 +40,7 @@ class SnapshotterController:
         return sync_content(context, driver, key, lease)
 
     def periodic(self, context: Context, driver: Driver | None) -> Iterable[Due]:
-        """Returns nothing, because a waiting key is delayed until it is due."""
+        """Return nothing, because a waiting key is delayed until it is due."""
         del context, driver
         return ()
 

@@ -131,7 +131,7 @@ class Creation:
         self.work.blame(self.reason, f"{self.prefix}: {message}")
 
     def input_failed(self, cause: str) -> AttemptError:
-        """Returns the error for a missing input (SNS-020, rows 1 and 2)."""
+        """Return the error for a missing input (SNS-020, rows 1 and 2)."""
         return AttemptError(
             f"failed to get input parameters to {self.input_words} {self.work.name}: "
             f"{quote(cause)}",
@@ -141,7 +141,7 @@ class Creation:
     # Overridden for groups.
 
     def handle(self) -> str | None:
-        """Returns the snapshot's handle from the status."""
+        """Return the snapshot's handle from the status."""
         return objects.status_handle(self.work.item)
 
     def handles(self) -> list[str]:
@@ -153,15 +153,15 @@ class Creation:
         return [answer.snapshot_id]
 
     def class_name(self) -> str | None:
-        """Returns the name of the class that the content names."""
+        """Return the name of the class that the content names."""
         return objects.class_name(self.work.item)
 
     def missing_class(self) -> str:
-        """Returns the error message for a snapshot content without a class."""
+        """Return the error message for a snapshot content without a class."""
         return f"failed to take snapshot {self.work.name} without a snapshot class"
 
     def source(self) -> Intent:
-        """Returns an intent with the snapshot's name and its source volume (SNS-020, row 6).
+        """Return an intent with the snapshot's name and its source volume (SNS-020, row 6).
 
         Raises:
             AttemptError: the content is not bound.
@@ -174,17 +174,17 @@ class Creation:
         return Intent(self.work.settings.snapshot_name.name(uid), (handle,))
 
     def taking_failed(self, cause: str) -> str:
-        """Returns the error message for an error from the driver."""
+        """Return the error message for an error from the driver."""
         handle = objects.volume_handle(self.work.item)
         return f"failed to take snapshot of the volume {handle}: {quote(cause)}"
 
     def parameters(self, class_parameters: dict[str, str]) -> dict[str, str]:
-        """Returns the parameters for the call."""
+        """Return the parameters for the call."""
         tells = self.work.settings.extra_metadata
         return request.parameters(class_parameters, self.work.item, tells=tells)
 
     def allowed(self, snapshot_class: JsonObject) -> Selector:
-        """Returns the topologies that the class allows; [] for any."""
+        """Return the topologies that the class allows; [] for any."""
         return topology.allowed(self.work, snapshot_class)
 
     def save_topology(self, snapshot: Any) -> None:
@@ -226,7 +226,7 @@ class Creation:
     # Shared by snapshots and groups.
 
     def repeated(self) -> Intent | None:
-        """Returns the recorded request to repeat; None if a new request must be prepared.
+        """Return the recorded request to repeat; None if a new request must be prepared.
 
         A different request might be refused or might create a second snapshot. So a recreated class
         or changed flags take effect only once the call has ended.
@@ -269,7 +269,7 @@ class Creation:
         return wanted if known is None else replace(wanted, name=known.name)
 
     def secret_ref(self) -> SecretRef | None:
-        """Returns the reference to the secret that the annotations name (SNA-024)."""
+        """Return the reference to the secret that the annotations name (SNA-024)."""
         names = self.work.names
         what = f"{names.words} {quote(self.work.name)}"
         annotations = annotations_of(self.work.item)

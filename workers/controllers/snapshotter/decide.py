@@ -72,7 +72,7 @@ def should_delete(content: Json) -> bool:
 
 
 def handle_to_delete(content: Json, *, takes_source_handle: bool) -> str:
-    """Returns the handle of the snapshot to delete, or "" (SNS-010 rows 1 and 2).
+    """Return the handle of the snapshot to delete, or "" (SNS-010 rows 1 and 2).
 
     Args:
         content: a snapshot content that should be deleted.
@@ -95,7 +95,7 @@ def decide(
     has_open_call: bool = False,
     has_failed_call: bool = False,
 ) -> Action:
-    """Returns the action of the first row of SNS-010 that matches.
+    """Return the action of the first row of SNS-010 that matches.
 
     Args:
         content: the content, read live.
@@ -201,5 +201,5 @@ POLL_MAX_SECONDS: Final = 30.0
 
 
 def poll_seconds(polls: int) -> float:
-    """Returns the polling interval (SND-001): first 1 s, then 1.5 times the last, at most 30 s."""
+    """Return the polling interval (SND-001): first 1 s, then 1.5 times the last, at most 30 s."""
     return min(POLL_START_SECONDS * 1.5 ** min(polls, 40), POLL_MAX_SECONDS)

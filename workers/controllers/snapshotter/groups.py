@@ -64,28 +64,28 @@ _CHECK = (
 
 
 def class_name(content: Json) -> str | None:
-    """Returns the name of the class that a group snapshot content names."""
+    """Return the name of the class that a group snapshot content names."""
     return optional_text(content, "spec", "volumeGroupSnapshotClassName")
 
 
 def volumes_of(content: Json) -> list[str]:
-    """Returns the handles of the source volumes of a dynamic group snapshot content."""
+    """Return the handles of the source volumes of a dynamic group snapshot content."""
     return text_list(content, "spec", "source", "volumeHandles")
 
 
 def given_handles(content: Json) -> Json | None:
-    """Returns the handles that a pre-provisioned group snapshot content names."""
+    """Return the handles that a pre-provisioned group snapshot content names."""
     return optional_mapping(content, "spec", "source", "groupSnapshotHandles")
 
 
 def group_handle(content: Json) -> str:
-    """Returns the group's handle from the status or, if it is not there, from the source."""
+    """Return the group's handle from the status or, if it is not there, from the source."""
     known = text(content, "status", "volumeGroupSnapshotHandle")
     return known or text(given_handles(content) or {}, "volumeGroupSnapshotHandle")
 
 
 def members_of(content: Json) -> list[str]:
-    """Returns the handles of the members' snapshots."""
+    """Return the handles of the members' snapshots."""
     listed = object_list(content, "status", "volumeSnapshotInfoList")
     if listed:
         return [text(one, "snapshotHandle") for one in listed]
@@ -93,7 +93,7 @@ def members_of(content: Json) -> list[str]:
 
 
 def member_contents(content: Json) -> list[str]:
-    """Returns the names that csi-fleet gives to the members' snapshot contents.
+    """Return the names that csi-fleet gives to the members' snapshot contents.
 
     Contents that an administrator created have other names.
     """
@@ -125,7 +125,7 @@ def should_delete(work: ContentPass) -> bool:
 
 
 def decide(work: ContentPass) -> Action:
-    """Returns the action of the first row of SNS-010 that matches the group."""
+    """Return the action of the first row of SNS-010 that matches the group."""
     content = work.item
     handle = text(content, "status", "volumeGroupSnapshotHandle")
     is_open = work.intent is not None and work.intent.is_open and not handle
@@ -196,7 +196,7 @@ def _act(work: ContentPass, action: Action, group_class: JsonObject | None) -> O
 def group_status(
     old: Json | None, group: csi.VolumeGroupSnapshot, *, handle: str, now: float
 ) -> JsonObject | None:
-    """Returns the status after a successful call; None if it is unchanged.
+    """Return the status after a successful call; None if it is unchanged.
 
     A list of members that the status already has is kept.
     """
@@ -240,7 +240,7 @@ class GroupCreation(Creation):
     )
 
     def handle(self) -> str | None:
-        """Returns the group's handle from the status."""
+        """Return the group's handle from the status."""
         return optional_text(self.work.item, "status", "volumeGroupSnapshotHandle")
 
     def handles(self) -> list[str]:
@@ -252,15 +252,15 @@ class GroupCreation(Creation):
         return [answer.group_snapshot_id, *(one.snapshot_id for one in answer.snapshots)]
 
     def class_name(self) -> str | None:
-        """Returns the name of the class that the content names."""
+        """Return the name of the class that the content names."""
         return class_name(self.work.item)
 
     def missing_class(self) -> str:
-        """Returns the error message for a snapshot content without a class."""
+        """Return the error message for a snapshot content without a class."""
         return f"failed to take group snapshot {self.work.name} without a group snapshot class"
 
     def source(self) -> Intent:
-        """Returns an intent with the group's name and its source volumes.
+        """Return an intent with the group's name and its source volumes.
 
         Raises:
             AttemptError: the content is not bound.
@@ -276,17 +276,17 @@ class GroupCreation(Creation):
         return Intent(name, tuple(volumes_of(self.work.item)))
 
     def taking_failed(self, cause: str) -> str:
-        """Returns the error message for an error from the driver."""
+        """Return the error message for an error from the driver."""
         volumes = " ".join(volumes_of(self.work.item))
         return f"failed to take group snapshot of the volumes [{volumes}]: {quote(cause)}"
 
     def parameters(self, class_parameters: dict[str, str]) -> dict[str, str]:
-        """Returns the parameters for the call."""
+        """Return the parameters for the call."""
         tells = self.work.settings.extra_metadata
         return request.group_parameters(class_parameters, self.work.item, tells=tells)
 
     def allowed(self, snapshot_class: JsonObject) -> Selector:
-        """Returns [], because CSI knows no topology of groups."""
+        """Return [], because CSI knows no topology of groups."""
         del snapshot_class
         return []
 

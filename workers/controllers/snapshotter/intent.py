@@ -52,7 +52,7 @@ class Proof(Protocol):
     """The methods of workers.queue.WorkQueue that this module uses."""
 
     def sealed_copy(self, key: Key, record: bytes) -> bytes:
-        """Returns the record, preceded by its signature."""
+        """Return the record, preceded by its signature."""
 
     def is_our_copy(self, key: Key, stored: bytes) -> bool:
         """True if a worker with this installation's signing key wrote the copy."""
@@ -130,7 +130,7 @@ class Intent:
         )
 
     def record(self) -> dict[str, Any]:
-        """Returns the JSON form, without parameters that are too large for a reconcile state."""
+        """Return the JSON form, without parameters that are too large for a reconcile state."""
         earlier = None
         if self.earlier is not None and _is_small(self.earlier[0], self.earlier[2]):
             parameters, secret, allowed = self.earlier
@@ -169,7 +169,7 @@ class Intent:
         return self.parameters, self.secret, self.allowed
 
     def with_earlier(self) -> Self | None:
-        """Returns this intent with the earlier request as its open call.
+        """Return this intent with the earlier request as its open call.
 
         Returns None if there was no earlier request.
         """
@@ -180,19 +180,19 @@ class Intent:
         return replace(asked, earlier=None, is_open=True)
 
     def with_copy(self) -> Self:
-        """Returns this intent marked as copied to a ConfigMap."""
+        """Return this intent marked as copied to a ConfigMap."""
         return replace(self, has_copy=True, is_copied=True)
 
     def as_ended(self) -> Self:
-        """Returns this intent without a deadline, because its call has ended."""
+        """Return this intent without a deadline, because its call has ended."""
         return replace(self, deadline=NONE)
 
     def as_full(self) -> Self:
-        """Returns this intent marked as ended: the pool was full, so nothing was created."""
+        """Return this intent marked as ended: the pool was full, so nothing was created."""
         return replace(self.as_ended(), is_open=False)
 
     def as_failed(self) -> Self:
-        """Returns this intent marked as failed, without a copy; a snapshot may have been left."""
+        """Return this intent marked as failed, without a copy; a snapshot may have been left."""
         ended = self.as_ended()
         return replace(ended, is_open=False, is_failed=True, has_copy=False, is_copied=False)
 
@@ -217,7 +217,7 @@ def _secret(place: list[str] | None) -> SecretRef | None:
 
 
 def copy_name(key: Key) -> str:
-    """Returns the name of the ConfigMap for an object's intent; one per kind and object."""
+    """Return the name of the ConfigMap for an object's intent; one per kind and object."""
     return f"{COPY_PREFIX}{key.kind}-{key.object}"[:253]
 
 

@@ -101,7 +101,7 @@ def finish(work: ContentPass, calls: Calls) -> Outcome:
 
 
 def _doubt(work: ContentPass, known: Intent) -> str:
-    """Returns why a vanished object's intent is not trusted; "" if it is trusted."""
+    """Return why a vanished object's intent is not trusted; "" if it is trusted."""
     context, key = work.context, work.key
     vanished = Vanished(
         resource=work.names.resource,
@@ -135,7 +135,7 @@ def _set_aside(work: ContentPass, known: Intent, problem: str) -> Outcome:
 
 
 def _user_of(work: ContentPass, handle: str, members: Sequence[str]) -> str:
-    """Returns the name of a live object that contains one of the handles; "" if there is none.
+    """Return the name of a live object that contains one of the handles; "" if there is none.
 
     The object is a snapshot content or a group snapshot content.
     """

@@ -21,7 +21,7 @@ _NANOSECONDS: Final = 1_000_000_000
 def parameters(
     class_parameters: Mapping[str, str], content: Json, *, tells: bool
 ) -> dict[str, str]:
-    """Returns the parameters for CreateSnapshot (SNA-021, SNA-022).
+    """Return the parameters for CreateSnapshot (SNA-021, SNA-022).
 
     Args:
         class_parameters: the class's parameters, including the reserved keys.
@@ -43,7 +43,7 @@ def parameters(
 def group_parameters(
     class_parameters: Mapping[str, str], content: Json, *, tells: bool
 ) -> dict[str, str]:
-    """Returns the parameters for CreateVolumeGroupSnapshot, as `parameters` does for a snapshot."""
+    """Return the parameters for CreateVolumeGroupSnapshot, as `parameters` does for a snapshot."""
     kept = snapshot_secrets.strip(class_parameters)
     if tells:
         ref = ("spec", "volumeGroupSnapshotRef")
@@ -54,12 +54,12 @@ def group_parameters(
 
 
 def created_nanoseconds(snapshot: csi.Snapshot | csi.VolumeGroupSnapshot, now: float) -> int:
-    """Returns the creation time, or `now` if there is none (SND-005; upstream would write 1970)."""
+    """Return the creation time, or `now` if there is none (SND-005; upstream would write 1970)."""
     stamp = snapshot.creation_time
     found = stamp.seconds * _NANOSECONDS + stamp.nanos
     return found or int(now * _NANOSECONDS)
 
 
 def listed(entries: Iterable[csi.ListSnapshotsResponse.Entry], handle: str) -> csi.Snapshot | None:
-    """Returns the snapshot with that handle (SND-026; csi-snapshotter uses the first entry)."""
+    """Return the snapshot with that handle (SND-026; csi-snapshotter uses the first entry)."""
     return next((e.snapshot for e in entries if e.snapshot.snapshot_id == handle), None)

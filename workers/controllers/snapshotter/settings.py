@@ -72,7 +72,7 @@ class NameRule:
     uid_length: int = WHOLE_UID
 
     def name(self, uid: str) -> str:
-        """Returns the name for the object with this UID (SNA-007)."""
+        """Return the name for the object with this UID (SNA-007)."""
         if self.uid_length == WHOLE_UID:
             return f"{self.prefix}-{uid}"
         return f"{self.prefix}-{uid.replace('-', '')[: self.uid_length]}"

@@ -77,7 +77,7 @@ PERMISSIONS: Final = (
 
 
 def lease_name(driver: str) -> str:
-    """Returns the name of csi-snapshotter's Kubernetes Lease (SNS-110)."""
+    """Return the name of csi-snapshotter's Kubernetes Lease (SNS-110)."""
     kept = "".join(c if c.isascii() and (c.isalnum() or c == "-") else "-" for c in driver)
     return f"external-snapshotter-leader-{kept}"
 

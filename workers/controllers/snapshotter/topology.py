@@ -39,7 +39,7 @@ def is_on(work: ContentPass) -> bool:
 
 
 def allowed(work: ContentPass, snapshot_class: JsonObject) -> Selector:
-    """Returns the class's `allowedTopologies`; [] if they are not to be sent (SNS-121, SNS-122).
+    """Return the class's `allowedTopologies`; [] if they are not to be sent (SNS-121, SNS-122).
 
     Raises:
         AttemptError: the selector stands for too many places.
@@ -72,7 +72,7 @@ def allowed(work: ContentPass, snapshot_class: JsonObject) -> Selector:
 
 
 def requirement(selector: Selector) -> csi.TopologyRequirement | None:
-    """Returns the requirement for CreateSnapshot; None for an empty selector."""
+    """Return the requirement for CreateSnapshot; None for an empty selector."""
     if not selector:
         return None
     places = [csi.Topology(segments=dict(term)) for term in selectors.places(selector)]

@@ -154,7 +154,7 @@ class ContentPass(LiveContent):
                 raise
 
     def deadline(self) -> Deadline:
-        """Returns the time by which a call that starts now must have ended."""
+        """Return the time by which a call that starts now must have ended."""
         return self.lease.session.deadline(self.settings.timeout_seconds)
 
     def ask(
@@ -183,7 +183,7 @@ class ContentPass(LiveContent):
             self.intent = self.intent.as_ended()
 
     def overtaken_seconds(self) -> float:
-        """Returns how long a call without an intent may still recreate the snapshot."""
+        """Return how long a call without an intent may still recreate the snapshot."""
         return self.lease.session.seconds_left(self.overtaken, self.looking)
 
     def overtake(self, deadline: Deadline) -> None:
@@ -191,7 +191,7 @@ class ContentPass(LiveContent):
         self.overtaken = self.lease.session.latest(self.overtaken, deadline)
 
     def hold_seconds(self) -> float:
-        """Returns how long any call may be in flight, including the intent's own call."""
+        """Return how long any call may be in flight, including the intent's own call."""
         known = self.intent.deadline if self.intent is not None else NONE
         return self.lease.session.seconds_left(known, self.overtaken, self.looking)
 
@@ -259,7 +259,7 @@ class ContentPass(LiveContent):
                 self.clear_annotation()
 
     def settle(self, outcome: Outcome) -> Outcome:
-        """Returns `outcome`, or a new reconcile at once if the object can now be deleted.
+        """Return `outcome`, or a new reconcile at once if the object can now be deleted.
 
         If the object's deletion event arrived during a call, no further event follows (SND-006).
         """
@@ -272,7 +272,7 @@ class ContentPass(LiveContent):
 
 
 def held_back(work: ContentPass) -> Outcome | None:
-    """Returns a wait if a dead worker's call may still be in flight, else None.
+    """Return a wait if a dead worker's call may still be in flight, else None.
 
     Such a call could recreate the snapshot. The returned outcome tells the engine to wait for it.
     """
@@ -298,5 +298,5 @@ def tidied(work: ContentPass, *, has_strays: bool) -> Outcome:
 
 
 def snapshot_lock(work: ContentPass, handle: str) -> Lock:
-    """Returns the lock on a stored snapshot. Several contents may name the snapshot (SNQ-003)."""
+    """Return the lock on a stored snapshot. Several contents may name the snapshot (SNQ-003)."""
     return Lock(f"{work.driver.name}#snapshot#{handle}")
