@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 from html import unescape
 from pathlib import Path
 
@@ -14,21 +13,14 @@ import requests
 
 from tests.support.browser import page_of, page_text, screenshot
 from tests.support.csi_driver import DirectoryDriver
-from tests.support.fleet import Fleet, environment, program
-from tests.support.processes import start_process
+from tests.support.fleet import Fleet
+from tests.support.flower import LOGIN, Flower
 from tests.support.tool import Tool
 from tests.support.waiting import wait_until
 from workers.app import TASK_TICK, TASK_WORK, make_app
 from workers.config.load import parse
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
-LOGIN = ("viewer", "see-only")
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
@@ -45,46 +37,25 @@ def fleet(tmp_path_factory, kubeconfig, driver_of_file, redis_binary):
 
 
 @pytest.fixture(scope="module")
-def flower(fleet, kubeconfig, tmp_path_factory):
+def server(fleet, kubeconfig, tmp_path_factory):
+    with Flower(tmp_path_factory.mktemp("flower"), fleet.redis_url, kubeconfig) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def flower(server):
     """Flower's address without the login. It reads the API server for the page /fleet."""
-    port, directory = free_port(), tmp_path_factory.mktemp("flower")
-    process = start_process(
-        "flower",
-        [
-            *(*program(), "flower", f"--flower-port={port}"),
-            *(f"--redis-url={fleet.redis_url}", f"--kubeconfig={kubeconfig}"),
-        ],
-        log=directory / "flower.log",
-        env=environment(CSI_FLEET_FLOWER_BASIC_AUTH=":".join(LOGIN)),
-        cwd=Path(__file__).parents[2],
-    )
-    url = f"127.0.0.1:{port}"
-    try:
-        wait_until(
-            lambda: requests.get(f"http://{url}/healthcheck", timeout=2).ok, 40, "Flower answers"
-        )
-        yield url
-    finally:
-        process.stop()
+    return server.url
+
+
+@pytest.fixture(scope="module")
+def known_worker(server):
+    """Wait until Flower receives events and the worker sends its task events."""
+    server.wait_workers(1)
 
 
 def signed_in(url: str, path: str) -> str:
     return f"http://{LOGIN[0]}:{LOGIN[1]}@{url}{path}"
-
-
-@pytest.fixture(scope="module")
-def known_worker(flower, fleet):
-    """Wait until Flower receives events and the worker sends its task events."""
-    app = make_app(parse("worker", [f"--redis-url={fleet.redis_url}"], {}))
-
-    def is_asked():
-        found = app.control.enable_events(reply=True, timeout=5)
-        return found and "already" in str(found) and api(flower, "/api/workers")
-
-    try:
-        wait_until(is_asked, 60, "Flower sees the worker")
-    finally:
-        app.close()
 
 
 def api(url: str, path: str):
@@ -269,18 +240,6 @@ def assert_nothing_is_left(redis_url: str) -> None:
         app.close()
 
 
-def test_screens_for_the_documentation(flower, claim, tmp_path):
-    """Take screenshots; UPDATE_IMAGES=1 writes them to docs/images."""
-    folder = IMAGES if os.environ.get("UPDATE_IMAGES") == "1" else tmp_path
-    folder.mkdir(exist_ok=True)
-    for name, path in (("flower-tasks", "/tasks"), ("flower-workers", "/")):
-        picture = folder / f"{name}.png"
-        screenshot(signed_in(flower, path), picture)
-        data = picture.read_bytes()
-        assert data.startswith(b"\x89PNG")
-        assert 5_000 < len(data) < 200_000
-
-
 @pytest.mark.parametrize(
     "path",
     [
@@ -355,7 +314,8 @@ def test_the_page_fleet_shows_drivers_what_waits_and_why(
     assert "What happened" in claim
     assert "pool p1 is degraded" in claim
     folder = IMAGES if os.environ.get("UPDATE_IMAGES") == "1" else tmp_path
-    sizes = {"fleet": (1100, 900), "fleet-claim": (1100, 760), "fleet-narrow": (390, 800)}
+    folder.mkdir(exist_ok=True)
+    sizes = {"fleet-claim": (1100, 760), "fleet-narrow": (390, 800)}
     for name, size in sizes.items():
         path = f"/fleet/pvc/{sick}" if name == "fleet-claim" else "/fleet"
         screenshot(signed_in(flower, path), folder / f"{name}.png", size=size)

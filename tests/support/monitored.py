@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import redis
 import requests
@@ -69,7 +69,16 @@ class Monitored(Running):
         redis_binary: the path of the Redis server.
         roles: the short names of the drivers.
         limits: the number of concurrent creations by role, for drivers with their own limit.
+        rules: the content of a file with alerts.
     """
+
+    # Provisioners that are written in Python, in addition to the drivers.
+    kinds: ClassVar[Sequence[type[plugins.ScriptedProvisioner]]] = PLUGINS
+    # Longer than a story, so that a hanging call does not fail.
+    create_timeout = "600s"
+    pace: ClassVar[Sequence[str]] = (
+        "--lease-ttl=4s", "--retry-interval-start=200ms", "--retry-interval-max=1s"
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -121,7 +130,8 @@ class Monitored(Running):
     def start(self) -> Self:
         self.api = self.plane.api()
         self.scene = Scene(self.api)
-        self.plugins = {kind.kind: kind(self.directory / "plugins", self.tag) for kind in PLUGINS}
+        folder = self.directory / "plugins"
+        self.plugins = {kind.kind: kind(folder, self.tag) for kind in self.kinds}
         for one in self.plugins.values():
             one.script.namespace = self.scene.namespace
         self.redis.start()
@@ -167,8 +177,7 @@ class Monitored(Running):
             for role in roles
         ]
         entries += [{"name": self.driver(k), "endpoint": v} for k, v in elsewhere.items()]
-        # Longer than a story, so that a hanging call does not fail.
-        document = {"defaults": {"timeouts": {"create": "600s"}}, "drivers": entries}
+        document = {"defaults": {"timeouts": {"create": self.create_timeout}}, "drivers": entries}
         draft = self.directory / "drivers.draft"
         draft.write_text(yaml.safe_dump(document))
         draft.replace(self.directory / "drivers.yaml")
@@ -192,10 +201,10 @@ class Monitored(Running):
         else:
             command = [
                 *(*program(), "worker", *common),
-                *("--lease-ttl=4s", "--retry-interval-start=200ms", "--retry-interval-max=1s"),
+                *self.pace,
                 "--controllers=provisioner,attacher",
                 f"--drivers-file={self.directory / 'drivers.yaml'}",
-                *(f"--provisioner=tests.support.plugins:{one.__name__}" for one in PLUGINS),
+                *(f"--provisioner=tests.support.plugins:{one.__name__}" for one in self.kinds),
             ]
         self.processes[name] = start_process(
             name, command, log=self.directory / f"{name}.log", env=self._env, cwd=ROOT
