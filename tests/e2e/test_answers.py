@@ -1,6 +1,6 @@
 """Checks the answers of `csi-fleet explain` in common situations.
 
-Each answer says what happened, whose move it is, and which command to run next. The objects are in
+Each answer says what happened, who must act, and which command to run next. The objects are in
 a real API server without controllers, and the engine's functions write the state in Redis. `{ns}`
 stands for the test's namespace and `{x}` for the prefix of cluster-wide names.
 """
@@ -128,7 +128,7 @@ def check(world: AnswersWorld, one: Situation) -> None:
     assert answer["move"] == one.move, text
     for words in one.what:
         assert fill(words) in answer["text"], text
-    assert f"Whose move: {one.move}." in text
+    assert f"Who must act: {one.move}." in text
     if not one.command:
         assert answer["commands"] == [], text
         assert "Run next: nothing, nobody has to act." in text

@@ -86,7 +86,7 @@ def test_each_object_leads_to_cause_remedy_and_history(world, fleet):
     shown = words(text)
     assert "driver-error" in shown
     assert "Remedy: The driver itself failed: check the driver's log" in shown
-    assert "Whose move: the driver's operator." in shown
+    assert "Who must act: the driver's operator." in shown
     assert "What happened" in shown
     assert f"error: {error}" in shown
 

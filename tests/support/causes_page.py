@@ -68,7 +68,7 @@ _HEAD = """# Causes
 `python -m tests.support.causes_page > docs/causes.md` generates this page from the source code.
 
 `csi-fleet explain` and `csi-fleet pending` name each cause by a stable word (`cause` in `-o json`;
-[cli.md](cli.md#explain)). For each of these words, this page shows whose move it is, what the
+[cli.md](cli.md#explain)). For each of these words, this page shows who must act, what the
 commands report, after `->` what to do, and the commands to run next. Words in capitals stand for
 names and numbers of your cluster, which `explain` fills in. OBJECT is a kind and a name for kubectl
 (with `-n NAMESPACE`), and RETRY is the same for `csi-fleet retry`.
@@ -99,7 +99,7 @@ def render() -> str:
     lines = [_HEAD]
     for code, pairs in sorted(causes().items()):
         move = move_of(Cause(code, text=""))
-        lines += [f"## {code}", "", f"Whose move: {move}.", ""]
+        lines += [f"## {code}", "", f"Who must act: {move}.", ""]
         lines += [
             f"- {_escaped(f'{text} -> {advice}' if advice else text)}" for text, advice in pairs
         ]

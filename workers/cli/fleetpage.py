@@ -126,7 +126,7 @@ def explained(
         f'<h2>{_text(title)}</h2><div class="card {style}">',
         f"<p><code>{_text(cause.code)}</code></p><p>{_text(cause.text)}</p>",
         f"<p><strong>Remedy:</strong> {_text(cause.advice)}</p>" if cause.advice else "",
-        f"<p>Whose move: {_text(move_of(cause))}.</p>",
+        f"<p>Who must act: {_text(move_of(cause))}.</p>",
         _commands(cause),
         "</div>",
     ]
@@ -213,7 +213,7 @@ def _group(root: str, group: Group, now: float) -> str:
         f"{f', oldest {_age(now, first.since)}' if first.since else ''}</h3>"
         f"<p>{_text(cause.text)}</p>"
         f"{remedy if cause.advice and cause.advice != command else ''}"
-        f"<p>Whose move: {_text(move_of(cause))}. Run <kbd>{_text(command)}</kbd></p>"
+        f"<p>Who must act: {_text(move_of(cause))}. Run <kbd>{_text(command)}</kbd></p>"
         f"<p>{shown}{more}</p></article>"
     )
 

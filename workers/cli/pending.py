@@ -320,7 +320,7 @@ def show(groups: list[Group], where: str, examples: int) -> None:
         style = "bold yellow" if cause.is_problem else "bold green"
         terminal.write_lines([", ".join(filter(None, head))], style=style)
         terminal.write(f"  {cause.text}")
-        terminal.write(f"  whose move: {move_of(cause)}")
+        terminal.write(f"  who must act: {move_of(cause)}")
         shown = group.examples(examples)
         more = ", ..." if len(group.members) > len(shown) else ""
         terminal.write(f"  such as: {', '.join(shown)}{more}")

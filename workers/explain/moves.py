@@ -11,9 +11,9 @@ USER: Final = "the claim's owner"
 ADMIN: Final = "the cluster's administrator"
 STORAGE: Final = "the driver's operator"
 FLEET: Final = "csi-fleet's operator"
-ITSELF: Final = "nobody's. csi-fleet continues automatically"
-CLUSTER: Final = "nobody's. Another controller continues automatically"
-NOBODY: Final = "nobody's. Everything is as it should be"
+ITSELF: Final = "nobody. csi-fleet continues automatically"
+CLUSTER: Final = "nobody. Another controller continues automatically"
+NOBODY: Final = "nobody. Everything is as it should be"
 
 _MOVES: Final = {
     USER: (

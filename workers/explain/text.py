@@ -73,7 +73,7 @@ def as_lines(title: str, cause: Cause, entries: list[Entry], now: float) -> list
     lines = [title, "", f"  {cause.text}"]
     if cause.advice and cause.advice not in cause.commands:
         lines.append(f"  -> {cause.advice}")
-    lines.append(f"  Whose move: {move_of(cause)}.")
+    lines.append(f"  Who must act: {move_of(cause)}.")
     lines += next_lines(cause)
     if entries:
         lines += ["", "What happened:"]

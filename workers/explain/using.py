@@ -35,7 +35,7 @@ _UNREGISTERED: Final = "not found in the list of registered CSI drivers"
 _NO_KEY: Final = re.compile(
     r"failed to find the secret (?P<secret>[\w.-]+) in the namespace (?P<secret_namespace>[\w-]+)"
 )
-# The scheduler's words if a bound volume keeps a pod from every node: whose move it is, the advice,
+# The scheduler's words if a bound volume keeps a pod from every node: who must act, the advice,
 # and the first command.
 _OF_VOLUMES: Final = (
     (
