@@ -117,7 +117,7 @@ class Ended:
     driver: str
     caller: str
     code: str
-    """The gRPC status in Go's spelling."""
+    """The gRPC status as Go spells it."""
 
     text: str
     seconds: float
@@ -189,7 +189,7 @@ class BlockServer:
             self._loop.call_soon_threadsafe(self._stopping.set)
 
     def running(self) -> dict[str, int]:
-        """Return the number of running streams, by driver."""
+        """Return the number of running streams of each driver."""
         return {name: n for (kind, name), n in self._running.copy().items() if kind == "driver"}
 
     async def _serve(self, on_listening: Callable[[int], None], grace_seconds: float) -> None:
@@ -228,7 +228,7 @@ class BlockServer:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _credentials(self) -> grpc.ServerCredentials:
-        """Return credentials that read the files again at each handshake."""
+        """Return credentials that read the files again on every handshake."""
         seen = self._pair()
 
         def fetch() -> Any:  # None means no change; the library's types do not know that

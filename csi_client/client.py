@@ -70,7 +70,7 @@ class CsiClient:
     Args:
         address: `/path` or `unix:///path`; with `allow_tcp` also `host:port` or `dns:///host:port`.
         timeout_seconds: the default timeout of a call.
-        observer: called after each call with the full method name, the status in Go's spelling
+        observer: called after each call with the full method name, the status as Go spells it
             (`unknown-non-grpc` if there is no status) and the duration in seconds, for the
             metric of P-011.
         allow_tcp: whether to allow TCP (central mode); in the driver's pod only a unix socket

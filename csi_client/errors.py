@@ -86,10 +86,10 @@ _UNKNOWN_CODE: Final = re.compile(
 
 
 def code_name(code: int | None) -> str:
-    """Return a status code in Go's spelling, such as `DeadlineExceeded` (P-904).
+    """Return a status code as Go spells it, such as `DeadlineExceeded` (P-904).
 
-    For an unknown number, return `Code(<n>)`. For None (no status), return the value of the metric
-    label of P-011.
+    For an unknown number, return `Code(<n>)`. For None (no status), return the metric label
+    value that P-011 defines.
     """
     if code is None:
         return NO_STATUS_NAME
@@ -101,7 +101,7 @@ class CsiError(Exception):
 
     Attributes:
         code: the status code; None if there is no status (`NoStatusError`).
-        code_name: the code in Go's spelling; also the value of the metric label.
+        code_name: the code as Go spells it; also the value of the metric label.
         details: the status message, without the secrets of the request.
         rpc: the full method name, `/csi.v1.Controller/CreateVolume`; empty outside a call.
         from_transport: True if the status comes from gRPC itself and therefore does not describe

@@ -131,7 +131,7 @@ def _shares(text: str, piece: str, least: int) -> bool:
     if len(piece) < least:
         return False
     length = max(least, min(RUN, (len(piece) + 1) // 2))
-    # A common run of `length` characters always contains at least one of these blocks completely.
+    # Any common run of `length` characters fully contains at least one of these blocks.
     block = (length + 1) // 2
     tried = 0
     for at in range(0, len(piece) - block + 1, block):

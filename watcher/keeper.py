@@ -46,7 +46,7 @@ class Registry(Protocol):
     """The method of workers.queue.registry.DriverRegistry that is used here."""
 
     def alive(self) -> dict[str, dict[str, Any]]:
-        """Return the records of the drivers that are served now, by queue name."""
+        """Return the records of the drivers that are served now, keyed by queue name."""
 
 
 class Keeper:

@@ -103,7 +103,7 @@ class Machine:
             self._connect(hosted)
 
     def set_records(self, records: dict[str, Record]) -> None:
-        """Set the records of all known drivers, by their place in the registry."""
+        """Set the records of all known drivers, keyed by their place in the registry."""
         self.records = records
         for hosted in self._hosted:
             before = hosted.records

@@ -1,6 +1,6 @@
 """The Celery application, and the only code that publishes messages.
 
-A message means that work is due in a list. It contains no key, because the keys and their state are
+A message says that a list has work to do. It contains no key, because the keys and their state are
 in Redis (workers.queue). Therefore no harm is done if messages are lost, duplicated or reordered,
 and the settings below prefer prompt recovery to durable messages. In measurements, early
 acknowledgement with prefetching disabled survived restarts of Redis without running a task twice.

@@ -238,7 +238,7 @@ class Planner:
 
 
 def _check(asked: Asked) -> None:
-    """Check the request; the names in the texts are upstream's."""
+    """Check the request; the field names in the error messages are upstream's."""
     problems = {
         "securityToken is missing": not asked.token,
         "namespace parameter cannot be empty": not asked.namespace,

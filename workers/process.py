@@ -92,7 +92,7 @@ def serve(settings: Settings, metrics: Metrics, checks: Checks) -> DiagnosticsSe
 
 
 def lanes(settings: Settings, redis_url: str = "") -> LaneCollector:
-    """Return the collector of the queue's figures; it reads Redis at each scrape."""
+    """Return the collector of the queue's figures; it reads Redis on every scrape."""
     # Imported here, so that a supervisor without an HTTP endpoint never loads the Redis client.
     from workers.queue.connection import connect  # noqa: PLC0415
     from workers.queue.inspect import read_memory, read_sizes  # noqa: PLC0415

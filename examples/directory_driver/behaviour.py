@@ -1,4 +1,4 @@
-"""Makes the driver misbehave as a JSON file says, which is read again at each call.
+"""Makes the driver misbehave as a JSON file says, which is read again on every call.
 
 ```
 {"generation": "any text; a new one restarts the counters",

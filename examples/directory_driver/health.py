@@ -1,6 +1,6 @@
 """Reports the health of volumes, in the calls of CSI 1.13 or as VolumeCondition of CSI 1.12.
 
-The file `health.json` is read again at each call. It maps a volume id to the volume's conditions:
+The file `health.json` is read again on every call. It maps a volume id to the volume's conditions:
 
 ```
 {"vol-1": [{"status": "DEGRADED", "reason": "SlowDisk", "message": "text"}]}

@@ -32,7 +32,7 @@ STEADY_SECONDS = 12
 
 @contextmanager
 def busy_cores() -> Iterator[None]:
-    """Run one process per core that computes for ever."""
+    """Run one process per core that computes forever."""
     with tempfile.TemporaryDirectory(prefix="bb-") as folder, ExitStack() as stack:
         for number in range(os.cpu_count() or 1):
             command = [sys.executable, "-c", "while True: pass"]

@@ -1,4 +1,4 @@
-"""An EBS-like driver is adopted as a worker and centrally, and released, while claims are created.
+"""An EBS-like driver is adopted in both modes, and released, while claims are created.
 
 PEER=folder pytest tests/node/test_central_adoption.py -s     # ROUNDS=3: three times each
 

@@ -148,7 +148,7 @@ def _dying_with_parent() -> list[str]:
     """Return the prefix of a command that must end with the thread that starts it.
 
     A call between fork and exec (`preexec_fn`) would do the same. But in a process that has used
-    gRPC, fork runs gRPC's handlers, which can wait for ever; without such a call, Python uses
+    gRPC, fork runs gRPC's handlers, which can wait forever; without such a call, Python uses
     vfork.
     """
     setpriv = shutil.which("setpriv")  # part of util-linux, so on Linux only

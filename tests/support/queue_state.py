@@ -47,7 +47,7 @@ def check(client: Any, model: QueueModel, lanes: Iterable[str]) -> None:
     assert read_hash(client, "blocked") == {
         key: f"{mode}:{name}" for key, (name, mode) in model.blocked.items()
     }
-    # A key that stayed here would be made ready, and reconciled again, for ever.
+    # A key that stayed here would be made ready, and reconciled again, forever.
     waiters = {raw.decode() for raw in client.zrange(NAMES["waiters"].full, 0, -1)}
     assert waiters == {f"{name}\0{key}" for key, (name, _) in model.blocked.items()}
     holders = {

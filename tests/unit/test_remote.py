@@ -92,7 +92,7 @@ def test_the_table_of_an_exchange_is_not_asked(worker, exchange):
 
 
 def test_only_a_list_of_names_chooses_workers(worker):
-    """Patterns from the sender are ignored, because one could keep a worker busy for ever."""
+    """Patterns from the sender are ignored, because one could keep a worker busy forever."""
     assert worker(question(destination=["other@h"])) == ([], [])
     assert worker(question(destination=["w@h"]))[0]
     never = {"pattern": "other", "matcher": "pcre", "destination": None}

@@ -335,8 +335,8 @@ class Move:
             )
         if len(names) > 1:
             raise ConfigError(
-                "Several csi-fleet systems are installed in this cluster. Choose a system by its "
-                f"namespace for records: --namespace={' or --namespace='.join(names)}",
+                "Several csi-fleet systems are installed in this cluster. Choose one by the "
+                f"namespace that holds its records: --namespace={' or --namespace='.join(names)}",
                 exit_code=1,
             )
         found = self._installed(names[0])
@@ -380,7 +380,7 @@ class Move:
     # Check what the worker needs.
 
     def choose_secret(self, namespace: str) -> list[Finding]:
-        """Find the Secret with the driver's Redis login; return what forbids its use."""
+        """Find the Secret with the driver's Redis login; return why it cannot be used."""
         name, problems = loginsecret.choose(
             self.tools.kube, namespace, self.choice.driver, self.choice.secret
         )

@@ -24,7 +24,7 @@ _FIRST: Final = {
     Command.DRY_RUN: "pvc",
     Command.COMPLETION: " ".join(SHELLS),
 }
-# The first column of the table that `status` prints in a pipe.
+# The first column of the table that `status` prints when its output is piped.
 _AWK: Final = '/^DRIVER /{on=1;next} !NF{on=0} on&&$1!="-"&&$1!="none"{print $1}'
 _DRIVERS: Final = f"csi-fleet status 2>/dev/null | awk '{_AWK}'"
 _DRIVERS_FISH: Final = _DRIVERS.replace("'", "\\'")

@@ -67,7 +67,7 @@ class CeleryConsumers:
         app: the Celery application whose worker fetches the messages.
         specs: the controllers whose lists the process reads.
         on_round: called every `ROUND_SECONDS` while Celery's event loop runs and is connected.
-        on_connected: called with Celery's event loop at each (re)connection.
+        on_connected: called with Celery's event loop on every (re)connection.
     """
 
     def __init__(
@@ -247,12 +247,12 @@ def _step(consumers: CeleryConsumers) -> type[bootsteps.StartStopStep]:
     """Return the step that receives Celery's consumer after its task queues are set up."""
 
     class QueueStep(bootsteps.StartStopStep):
-        """A step that runs at each (re)connection."""
+        """A step that runs on every (re)connection."""
 
         requires = ("celery.worker.consumer.tasks:Tasks",)
 
         def start(self, parent: Any) -> None:
-            """Pass on Celery's consumer, whose task queues are now set up."""
+            """Pass on Celery's consumer once its task queues are set up."""
             consumers.connected(parent)
 
         def stop(self, parent: Any) -> None:

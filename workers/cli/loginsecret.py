@@ -31,7 +31,7 @@ def user_of(driver: str) -> str:
 def choose(
     kube: KubeResources, namespace: str, driver: str, given: str
 ) -> tuple[str, list[Finding]]:
-    """Return the name of the Secret, and the problems that forbid its use.
+    """Return the name of the Secret, and the reasons why it cannot be used.
 
     Args:
         kube: the API server, accessed with the user's permissions.

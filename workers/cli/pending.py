@@ -144,7 +144,7 @@ class Answers:
 
 
 class ClassPauses(Answers):
-    """The pauses of storage classes, by class name."""
+    """The pauses of storage classes, keyed by class name."""
 
     def __init__(self, classes: Any) -> None:
         super().__init__(classes=classes)

@@ -39,7 +39,7 @@ _GAUGE_SECONDS: Final = 5.0
 
 
 class _Drivers:
-    """The drivers of this process, by name; a stream uses those of its start."""
+    """The drivers of this process, keyed by name; a stream uses those known when it started."""
 
     def __init__(self) -> None:
         self.beside: dict[str, DriverSpec] = {}

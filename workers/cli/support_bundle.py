@@ -87,7 +87,7 @@ def run(tools: Tools) -> int:
 
 
 def gather(tools: Tools) -> dict[str, Any]:
-    """Return every part of the document, by its name."""
+    """Return every part of the document, keyed by its name."""
     groups: list[Group] = []
 
     def waiting() -> Any:

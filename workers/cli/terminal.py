@@ -1,4 +1,4 @@
-"""Output: colours and tables on a terminal, plain lines in a pipe, JSON or YAML for programs.
+"""Output: colours and tables on a terminal, plain lines when piped, JSON or YAML for programs.
 
 Programs get a document: `apiVersion` (the schema's version), `kind`, and the command's fields.
 Within a version, fields are added but never removed. Times are RFC 3339 in UTC, with `null` for no

@@ -22,7 +22,7 @@ class Undoer:
     Attributes:
         who: the owner's name for messages.
         is_at_once: whether the owner undoes changes without a user's action.
-        remedy: how to make the same change in the owner's own version.
+        remedy: how to make the same change in the owner's own copy of the object.
     """
 
     who: str

@@ -106,7 +106,7 @@ def usage(command: Command, flags: FlagSet, program: str = "") -> str:
         groups = {
             "Flags of the sidecars": [one for one in own if one.upstream and not one.ignored],
             "Flags that only csi-fleet has": [one for one in own if not one.upstream],
-            "Accepted without effect": [one for one in own if one.upstream and one.ignored],
+            "Accepted but ignored": [one for one in own if one.upstream and one.ignored],
         }
     for title, members in groups.items():
         if members:
@@ -135,7 +135,7 @@ def _usage_lines(flag: Flag) -> list[str]:
     if flag.env:
         text += f" [env {flag.env}]"
     if flag.ignored:
-        text += f" Accepted without effect: {flag.ignored}."
+        text += f" Accepted but ignored: {flag.ignored}."
     return [head, *textwrap.wrap(text, 92, initial_indent=" " * 10, subsequent_indent=" " * 10)]
 
 

@@ -97,7 +97,7 @@ def _row(flag: Flag) -> str:
     if flag.env:
         meaning += f" Environment: `{flag.env}`."
     if flag.ignored:
-        meaning += f" Accepted without effect, with a warning: {flag.ignored}."
+        meaning += f" Accepted but ignored, with a warning: {flag.ignored}."
     cells = [name, flag.kind.value, default, _commands(flag), meaning]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 

@@ -1,4 +1,4 @@
-"""Connects the fields of frozen settings to flags, whose rows contain the defaults.
+"""Connects the fields of frozen settings to flags. The flags' rows contain the defaults.
 
 A settings class names the row once (`setting("timeout", FLAGS)`). The row gives the field its
 default, its value on the command line, and a driver's own value in the drivers file.

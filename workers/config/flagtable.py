@@ -190,7 +190,7 @@ OWN_FLAGS: Final = (
          upstream=False),
     Flag("flower-port", _UINT, "5555", "Port of Flower.", _FLOWER,
          upstream=False, bound=Bound(lambda port: 0 < port <= 65535, "be 1 to 65535")),
-    Flag("flower-tls-cert-file", _STRING, "", "File with the certificate for Flower's HTTPS.",
+    Flag("flower-tls-cert-file", _STRING, "", "File with Flower's TLS certificate, for HTTPS.",
          _FLOWER, upstream=False),
     Flag("flower-tls-key-file", _STRING, "", "File with the private key of --flower-tls-cert-file.",
          _FLOWER, upstream=False),
@@ -216,7 +216,7 @@ OWN_FLAGS: Final = (
          _FLOWER, upstream=False),
     Flag("port", _UINT, "50051", "Port on which `snapshot-metadata` serves backup programs.",
          _BLOCKS, upstream=False, bound=Bound(lambda port: port <= 65535, "be 0 to 65535")),
-    Flag("tls-cert", _STRING, "", "File with the server's certificate. It is read again at each "
+    Flag("tls-cert", _STRING, "", "File with the server's certificate. It is read again for each "
          "connection, so a renewed certificate needs no restart.", _BLOCKS, upstream=False,
          env="TLS_CERT_PATH"),
     Flag("tls-key", _STRING, "", "File with the private key of --tls-cert.", _BLOCKS,

@@ -120,7 +120,7 @@ class FeatureGates:
 
 
 def gate_values(requested: Mapping[str, bool], specs: Collection[GateSpec]) -> dict[str, bool]:
-    """Return the values of one controller's gates, by name."""
+    """Return the values of one controller's gates, keyed by gate name."""
     values = {spec.name: spec.default for spec in specs}
     if _ALL_ALPHA in requested:
         values |= {spec.name: requested[_ALL_ALPHA] for spec in specs if spec.stage == "ALPHA"}

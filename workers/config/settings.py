@@ -404,13 +404,13 @@ class Settings:
     """True for `--version`; the other settings are then not checked."""
 
     chosen: tuple[str, ...] = ("provisioner", "capacity")
-    """The controllers of this process, by name."""
+    """The names of the controllers of this process."""
 
     controllers: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """The settings of each chosen controller, by name, as its `read_settings` returned them."""
+    """Maps the name of each chosen controller to the settings that its `read_settings` returned."""
 
     values: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False, repr=False)
-    """The input of `controllers`: the flag values of each controller, by flag name."""
+    """The input of `controllers`: the flag values of each controller, keyed by flag name."""
 
     resync_period_seconds: float = setting("resync-period", FLAGS)
     """The period of the resync, which adds the keys of all objects that need work."""

@@ -75,7 +75,7 @@ class Central:
                     "the drivers file is not valid; continuing with the last valid version",
                     err=error,
                 )
-            # The file is read again at each poll, because a missing TLS file may appear without any
+            # The file is read again on every poll, because a missing TLS file may appear without a
             # change to this file.
             self._told, self._seen = str(error), ""
             return False

@@ -130,7 +130,7 @@ class DriverSpec:
         }
 
     def timeouts_by_rpc(self) -> dict[str, float]:
-        """Return the timeouts for the driver's client, by gRPC method."""
+        """Return the timeouts for the driver's client, keyed by gRPC method."""
         return {RPCS[name]: seconds for name, seconds in self.timeouts.items()}
 
     def hold_seconds(self, kind: Kind, limits: LaneLimits, base: Settings) -> float:
@@ -190,7 +190,7 @@ def _read_text(path: Path) -> str:
 
 
 def parse_all(texts: Mapping[Path, str], *, pool: str | None = "") -> dict[str, DriverSpec]:
-    """Return the drivers of all files, by name.
+    """Return the drivers of all files, keyed by name.
 
     Only the drivers of the given pool are returned; None returns the drivers of every pool.
 
@@ -214,7 +214,7 @@ def parse_all(texts: Mapping[Path, str], *, pool: str | None = "") -> dict[str, 
 
 
 def parse(content: str, path: Path, *, pool: str | None = "") -> dict[str, DriverSpec]:
-    """Return the drivers of one file, by name.
+    """Return the drivers of one file, keyed by name.
 
     Only the drivers of the given pool are returned; None returns the drivers of every pool.
 

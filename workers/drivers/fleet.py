@@ -62,7 +62,7 @@ TALK_CALLS: Final = 8
 
 
 class Fleet:
-    """All drivers of one worker process, by queue name.
+    """All drivers of one worker process, keyed by queue name.
 
     Args:
         observer: called after each CSI call with the driver's name, the method, the status and

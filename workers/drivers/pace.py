@@ -76,7 +76,7 @@ class Pace:
         """Block for as long as the rate limit requires; called before each call."""
 
     def failed(self, operation: str, error: CsiError) -> None:
-        """Process the error of a failed call of an operation (`create`, `delete`, ...)."""
+        """Process the error from a failed call of an operation (`create`, `delete`, ...)."""
 
 
 class SharedPace(Pace):

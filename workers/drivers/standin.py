@@ -53,7 +53,7 @@ NOT_SENT: Final = "GRPC call not sent"
 
 
 class ShadowClient(WatchedClient):
-    """A client that calls only the methods of `ASKED`."""
+    """A client that calls only the methods in `ASKED`."""
 
     def __init__(self, *arguments: Any, views: Views, **options: Any) -> None:
         super().__init__(*arguments, **options)

@@ -128,8 +128,8 @@ class Election:
     def step(self) -> Standing:
         """Take, renew or watch the Lease once.
 
-        If `is_in_doubt` is True afterwards, the holder may be a peer that is already using a newer
-        name of this Redis. The next step decides whether it is.
+        If `is_in_doubt` is True afterwards, the holder may be a peer that already knows this Redis
+        by a newer name. The next step finds out whether that is so.
 
         While the API server does not answer, work continues until the last renewal expires. After
         that, the standing is UNKNOWN in this process, but its peers may still know the holder.

@@ -60,7 +60,7 @@ def _current(lease: Lease) -> Iterator[None]:
 
 @contextmanager
 def _given_back(context: Context, lease: Lease, *, is_begun: bool = True) -> Iterator[None]:
-    """Release the lease if the block fails, because the heartbeat would renew it forever."""
+    """Release the lease if the block fails, or the heartbeat would renew it forever."""
     try:
         yield
     except BaseException:
@@ -71,8 +71,8 @@ def _given_back(context: Context, lease: Lease, *, is_begun: bool = True) -> Ite
 def run(context: Context, controllers: Mapping[str, Controller], place: str) -> None:
     """Reconcile the due keys of one place, one after the other.
 
-    Return when no key is due, when the turn of the place is over, or when this process is no longer
-    allowed to work on such keys. Another message will be sent for the remaining keys.
+    Return when no key is due, when the place has used up its turn, or when this process is no
+    longer allowed to work on such keys. Another message will be sent for the remaining keys.
 
     Args:
         context: this process's connections.

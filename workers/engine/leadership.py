@@ -54,7 +54,8 @@ at least once.
 # Number of Lease durations for which a Lease is kept while Redis is silent, because calls may still
 # be running.
 _DEAF_SHARE: Final = 4
-# A new name of Redis makes all Leases due at once, unless the last new name came within this time.
+# When Redis gets a new name, all Leases become due at once, unless its name has already changed
+# within this time.
 _NEWS_SECONDS: Final = 1.0
 
 
@@ -101,7 +102,7 @@ class Fellows(Protocol):
         """Record that this worker may work under the Lease for the next `seconds`."""
 
     def is_last(self, lease: str, worker: str) -> bool:
-        """Remove this worker; return True if certainly no other worker works under the Lease."""
+        """Remove this worker; return True if it is certain that no other works under the Lease."""
 
 
 class QueueLanes:
@@ -146,7 +147,7 @@ class Leadership:
         identity: the identity of this process.
         lanes: pauses and resumes lanes for all workers.
         fellows: the register of the workers under each Lease; asked before a Lease is released.
-        on_trouble: called at each step with the reason that the state of a Lease is unknown, for
+        on_trouble: called on every step with the reason that the state of a Lease is unknown, for
             operators.
         on_change: called when this process's permission to work under a Lease has changed. The
             arguments are the candidate, and whether its keys are left to other processes.

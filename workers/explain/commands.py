@@ -169,7 +169,7 @@ COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     "rate-limited": (DRIVER, STATUS),
     "change-unseen": (RETRY, STATUS),
     "redis-away": ("csi-fleet doctor",),
-    # Another program continues automatically; the command shows whether it does.
+    # Another program should continue on its own; the command shows whether it has.
     "still-attached": ("csi-fleet explain va {attachment}", "kubectl get volumeattachments"),
     "waits-for-node": (ON_NODE, "kubectl get pods -n {namespace} -o wide", DESCRIBE),
     # csi-fleet or another controller continues automatically, or everything is as it should be.

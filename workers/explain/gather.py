@@ -420,7 +420,7 @@ def find_driver(
 def _by_name(
     records: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, list[tuple[str, Mapping[str, Any]]]]:
-    """Return the queue names and registrations of drivers, by driver name.
+    """Return the queue names and registrations of drivers, keyed by driver name.
 
     Drivers are left out if no worker provisions for them.
     """

@@ -136,7 +136,7 @@ def _serves(record: Mapping[str, Any], spec: Spec) -> bool:
 
 
 def _failed(state: KeyState) -> Cause | None:
-    """Return a cause with the error of the last attempt if that attempt failed, else None."""
+    """Return a cause with the error from the last attempt if that attempt failed, else None."""
     error = queueing.last_error(state, None)
     again = queueing.next_try(state)
     if error is None or not (state.fails or state.due):

@@ -271,7 +271,9 @@ def defect(state: KeyState, message: str, again: str) -> Cause | None:
 
 
 def secret_names(message: str) -> tuple[dict[str, str], str]:
-    """Return the names of the secret that could not be read, and the problem; ({}, "") for others.
+    """Return the name and namespace of the secret that could not be read, and the problem.
+
+    Return ({}, "") if the message is about something else.
 
     An object stores no reference to its secret, so the names are read from the error message.
     """

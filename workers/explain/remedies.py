@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from workers.explain.facts import Cause
     from workers.queue.inspect import KeyState, Note
 
-# Causes that report the error of an attempt.
+# Causes that report the error from an attempt.
 ERRORS: Final = frozenset(
     {
         *("driver-error", "attempt-failed", "storage-full", "infeasible", "rescheduled", "failed"),

@@ -46,7 +46,7 @@ def runs(record: Mapping[str, Any], *controllers: str) -> bool:
 def of_controller(
     records: Mapping[str, Mapping[str, Any]], controller: str
 ) -> dict[str, Mapping[str, Any]]:
-    """Return the registrations, by queue name, of drivers whose workers run the controller."""
+    """Return the drivers whose workers run the controller: each queue name's registration."""
     return kept(
         records,
         ("of", controller),

@@ -327,7 +327,7 @@ class Stream:
         self.status = self._handle.getinfo(pycurl.RESPONSE_CODE)
 
     def read(self) -> bytes:
-        """Return the next data; b"" at the end of the response.
+        """Return the next chunk of data; b"" at the end of the response.
 
         Raises:
             TimeoutError: no data arrived for `silence_seconds`.

@@ -210,7 +210,7 @@ class Reflector(Generic[T]):
         self._heard_at = self._logged_at = float("-inf")
 
     def run(self) -> None:
-        """List and watch until `stop` is called; an error of the API server never ends the loop."""
+        """List and watch until `stop` is called; API server errors never end the loop."""
         position = _Position()
         while not self._stopped.is_set():
             self._on_progress()

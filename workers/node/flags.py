@@ -154,7 +154,7 @@ def usage(program: str) -> str:
     lines = [f"Usage: csi-fleet {program} [flags]", "", f"{SUMMARIES[program]}.", "", "Flags:"]
     for flag in sorted(TABLES[program], key=lambda one: one.name):
         shown = f" (default {flag.default})" if flag.default else ""
-        purpose = f"Accepted without effect: {flag.ignored}." if flag.ignored else flag.help
+        purpose = f"Accepted but ignored: {flag.ignored}." if flag.ignored else flag.help
         lines.append(f"      --{flag.name} {flag.kind.value}\n          {purpose}{shown}")
     return "\n".join(lines) + "\n"
 

@@ -114,7 +114,7 @@ class Liveness:
         )
 
     def handlers(self) -> dict[str, Handler]:
-        """Return the handlers of the HTTP endpoint, by path."""
+        """Return the handlers of the HTTP endpoint, keyed by path."""
         served: dict[str, Handler] = {"/healthz": self.healthz}
         if self.metrics is not None and self._options["http-endpoint"]:
             served[self._options["metrics-path"]] = self.metrics.answer

@@ -90,7 +90,7 @@ class Registrar:
         return Path(self._options["plugin-registration-path"]) / f"{self.name}-reg.sock"
 
     def handlers(self) -> dict[str, Handler]:
-        """Return the handlers of the HTTP endpoint, by path."""
+        """Return the handlers of the HTTP endpoint, keyed by path."""
         return {
             "/healthz": self.healthz,
             "/readyz": self.readyz,

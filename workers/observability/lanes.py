@@ -1,4 +1,4 @@
-"""Exports figures about the queues as metrics, read from Redis at each scrape.
+"""Exports figures about the queues as metrics, read from Redis on every scrape.
 
 Only the watcher exports them, because they would be the same in all processes. If Redis does not
 answer, the scrape contains no queue figures, and `csi_fleet_queue_up` is 0.

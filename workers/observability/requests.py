@@ -82,7 +82,8 @@ def csi_observer(
 ) -> Callable[[str, str, str | None, float], None]:
     """Return an observer of driver calls.
 
-    The observer's arguments are the driver, the method, the code in Go's spelling, and the seconds.
+    The observer's arguments are the driver, the method, the status code as Go spells it, and the
+    seconds.
 
     Args:
         metrics: counts the calls.

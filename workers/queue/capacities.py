@@ -61,7 +61,7 @@ class CapacityStore:
             return bool(is_planned), self._decode(driver, item, raw)
 
     def all(self, driver: str) -> dict[str, dict[str, Any]]:
-        """Return every known object of the driver, by item."""
+        """Return every known object of the driver, keyed by item."""
         with reading(self._client):
             found = {}
             for field, raw in self._client.hscan_iter(self._objects + driver, count=200):

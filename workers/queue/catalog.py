@@ -233,7 +233,7 @@ class CatalogReader:
         return self.all(kind, state).get(name)
 
     def all(self, kind: str, state: CatalogState | None = None) -> dict[str, dict[str, Any]]:
-        """Return every object of a kind, by name; raises the same errors as `get`."""
+        """Return every object of a kind, keyed by name; raises the same errors as `get`."""
         copy = self._copies.get(kind, _Copy())
         if not copy.is_current(kind, state):
             self.refresh((kind,))

@@ -1,4 +1,4 @@
-"""Deletes keys with Celery's names that fill up Redis: lists that nothing reads, oversized keys.
+"""Deletes keys named like Celery's that fill up Redis: lists that nothing reads, oversized keys.
 
 Redis has no quota per user, so a user with permission to send messages could fill it. No driver
 would then get new work until an operator deleted these keys. Deleting them is harmless: the queue
@@ -41,7 +41,7 @@ _STRANGE: Final = ("redbeat:", "_kombu.", "unacked")
 
 
 class CeleryKeys:
-    """Deletes keys with Celery's names that fill up Redis; each step checks some keys.
+    """Deletes leftover keys that are named like Celery's and fill up Redis, a few keys per step.
 
     Args:
         client: reads csi-fleet's own keys, which determine the expected lists.

@@ -2,7 +2,7 @@
 
 Every command of this package may be repeated: a script returns the same reply to a repeated call,
 or does nothing. So the client retries a command whose reply was lost. With Sentinel, redis-py asks
-the sentinels for the master at each new connection. A connection to a former master is closed at
+the sentinels for the master for each new connection. A connection to a former master is closed at
 the first refused write, and the caller's next command reaches the new master.
 
 Each new connection reads the password file and the TLS files, so both may change while csi-fleet is
@@ -205,7 +205,7 @@ def _client_of_master(url: SentinelUrl, password_file: str, options: dict[str, A
 
 @contextmanager
 def redis_errors() -> Iterator[None]:
-    """Convert every error of the redis library to QueueUnavailable.
+    """Convert every error from the redis library to QueueUnavailable.
 
     Raises:
         QueueUnavailable: Redis does not answer, is full, is read-only, is loading its data, or

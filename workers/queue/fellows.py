@@ -115,7 +115,7 @@ class LeaseFellows:
             self._known[lease] = run, self._clock()
 
     def is_last(self, lease: str, worker: str) -> bool:
-        """Remove this worker; return True if certainly no other worker works under the Lease."""
+        """Remove this worker; return True if it is certain that no other works under the Lease."""
         with reading(self._client):
             name = self._family + lease
             pipe = self._client.pipeline(transaction=True)

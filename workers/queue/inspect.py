@@ -300,7 +300,7 @@ def failed_keys(client: redis.Redis, *, limit: int = 10_000) -> list[FailedKey]:
 
 
 def failing_counts(client: redis.Redis) -> dict[str, int]:
-    """Count the keys that are failing or at their retry limit, by the driver part of the key.
+    """Count, for each driver part, the keys that are failing or at their retry limit.
 
     Raises:
         QueueUnavailable: Redis does not answer.
@@ -515,7 +515,7 @@ def read_age(client: redis.Redis) -> float:
 def marks_of_driver(
     client: redis.Redis, kinds: Iterable[str], driver: str
 ) -> dict[str, dict[str, Any]]:
-    """Return the marks of a driver's keys of these kinds, by key; signatures are not checked.
+    """Map a driver's keys of these kinds to their marks; signatures are not checked.
 
     Raises:
         QueueUnavailable: Redis does not answer.

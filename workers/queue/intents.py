@@ -174,7 +174,7 @@ class IntentStore:
             yield self.of(driver)
 
     def all_of(self, driver_name: str) -> dict[str, dict[str, Any]]:
-        """Return every intent of a driver on all nodes, by domain."""
+        """Return every intent of a driver on all nodes, keyed by domain."""
         with reading(self._client):
             drivers = drivers_with(self._client, "intents")
         found: dict[str, dict[str, Any]] = {}
@@ -220,7 +220,7 @@ class IntentStore:
     def _closed(
         self, domain: str, lease: Lease | None, **records: Mapping[str, Any]
     ) -> dict[str, bytes]:
-        """Return the stored form of an intent and, if given, of its PV, by family."""
+        """Return the stored form of an intent and, if given, of its PV, keyed by family."""
         tenant = _tenant(records["intents"], lease)
         return {
             name: self._seal.close(self._places[name], domain, tenant, encode(record))

@@ -59,7 +59,7 @@ def place_of(driver: str, kind: str) -> str:
 
 
 def kinds_of(place: str, kinds: Iterable[Kind]) -> tuple[str, tuple[str, ...]]:
-    """Return a place's driver ("" for none), and the ones of `kinds` that belong to the place."""
+    """Return a place's driver ("" for none), and those of `kinds` that belong to it."""
     driver = place.partition(APART)[0]
     found: list[str] = []
     for kind in kinds:

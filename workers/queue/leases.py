@@ -93,9 +93,9 @@ class Session:
     def seconds_left(self, *deadlines: Deadline) -> float:
         """Return the seconds until the last of these deadlines; 0 if there are no deadlines.
 
-        If a caller has certainly ended, its call counts as over `MARGIN_SECONDS` after this process
-        found out. The driver needs that time to notice that the caller has ended, just as it needs
-        time to notice that a deadline has passed.
+        If a caller is known to have ended, its call is considered finished once `MARGIN_SECONDS`
+        have passed since this process found out. The driver needs that time to notice that the
+        caller has ended, just as it needs time to notice that a deadline has passed.
         """
         return max(map(self._seconds_left, deadlines), default=0.0)
 

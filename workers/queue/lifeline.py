@@ -2,7 +2,7 @@
 
 When the process that called a driver on a unix socket dies, the driver sees the connection end, and
 cancels the call as it would at the call's deadline. So no worker has to wait for that deadline once
-the caller is certainly dead. Silence in Redis proves nothing: a frozen or disconnected process
+the caller is known to be dead. Silence in Redis proves nothing: a frozen or disconnected process
 still has its connection to the driver.
 
 Each worker holds a socket with its own name in Linux's abstract namespace. The kernel removes this
@@ -61,7 +61,7 @@ class Lifeline:
 
 
 def is_gone(caller: str) -> bool:
-    """Return True if the process has certainly ended; False if this cannot be determined here.
+    """Return True if the process is known to have ended; False if this cannot be determined here.
 
     Args:
         caller: the name of the process; it comes from a record, so it is not trusted.

@@ -92,7 +92,7 @@ class Pauses:
         self._queue = queue
 
     def mirror(self, state: State) -> bool:
-        """Mirror the API server's pauses to Redis; return False if Redis has a newer state."""
+        """Copy the pauses from the API server to Redis; return False if Redis has a newer state."""
         if self._queue is None:
             raise ValueError("pauses cannot be mirrored without a queue")
         is_taken = self._queue.mirror_pauses(state.version, state.pauses)
@@ -101,7 +101,7 @@ class Pauses:
         return is_taken
 
     def is_mirrored(self) -> bool:
-        """Return True if the API server's pauses have been mirrored here within the last minute."""
+        """Return True if the API server's pauses were copied to Redis within the last minute."""
         with reading(self._client):
             return bool(self._client.exists(redis_key(self._client, "pauses_version")))
 

@@ -224,7 +224,7 @@ class Scripts:
 
 @contextmanager
 def reading(client: redis.Redis) -> Iterator[None]:
-    """Convert the errors of plain commands, and set aside keys of the wrong type.
+    """Convert the errors from plain commands, and set aside keys of the wrong type.
 
     Raises:
         QueueUnavailable: Redis does not answer or refuses the command, or a key had the wrong type;

@@ -234,8 +234,8 @@ class WorkQueue:
     def mark(self, lease: Lease, record: Mapping[str, Any]) -> None:
         """Replace the mark of the lease's key; the mark is kept until `forget`; {} removes it.
 
-        The key's next leases have it as `lease.mark`. It survives the end of this process, but not
-        a loss of Redis data. It must contain no secrets.
+        Later leases of the key carry it as `lease.mark`. It survives the end of this process, but
+        not a loss of Redis data. It must contain no secrets.
 
         Raises:
             LeaseLost: nothing was written.

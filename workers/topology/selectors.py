@@ -2,7 +2,7 @@
 
 A selector is a list of Kubernetes' TopologySelectorTerm: its entries are ORed, the expressions of
 an entry are ANDed, and the values of an expression are ORed. If two expressions name the same key,
-only the values that both have count. `terms.flatten`, which follows csi-provisioner for
+only values listed in both count. `terms.flatten`, which follows csi-provisioner for
 StorageClasses, differs in this.
 """
 

@@ -108,7 +108,7 @@ def should_provision(
         claim: the claim as it was last read.
         storage_class: the class named by `claim_class_name(claim)`; None if it does not exist.
         known_names: the driver name and the in-tree name (`names.known_names`).
-        is_qualified: whether `qualifies` and, in node mode, also the node gate returned True.
+        is_qualified: whether `qualifies` returned True and, in node mode, the node gate did too.
     """
     if text(claim, "spec", "volumeName"):
         return Decision.ALREADY_BOUND

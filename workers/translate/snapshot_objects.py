@@ -172,7 +172,7 @@ def error_message(obj: Json) -> str:
 
 
 def volume_handle(content: Json) -> str | None:
-    """Return the handle of the volume that a content is taken from; None if there is none."""
+    """Return the handle of the volume that a content was taken from; None if there is none."""
     return optional_text(content, "spec", "source", "volumeHandle")
 
 

@@ -45,8 +45,8 @@ def content_status(
 ) -> Status | None:
     """Return a content's status after a call that succeeded (SNS-025).
 
-    The error of an earlier call is removed at once; csi-snapshotter keeps it until the snapshot is
-    ready (SND-014).
+    The error from an earlier call is removed at once; csi-snapshotter keeps it until the snapshot
+    is ready (SND-014).
 
     Args:
         old: the current status; None if there is none.

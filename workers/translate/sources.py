@@ -137,7 +137,7 @@ def grants_read_failed(source: DataSource, error: object) -> AttemptError:
 
 
 def _allows(grant: Json, source: DataSource) -> bool:
-    """Return True if a `from` entry and a `to` entry of the grant match the use."""
+    """Return True if a `from` entry and a `to` entry of the grant match this reference."""
     if text(grant, "metadata", "namespace") != source.namespace:
         return False
     is_from = any(

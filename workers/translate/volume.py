@@ -253,8 +253,8 @@ def complete_volume(volume: Json, *, claim: Json, storage_class: Json) -> dict[s
         storage_class: the class before translation; its provisioner is stored in `provisioned-by`.
 
     Raises:
-        AttemptError: InBackground, because the volume exists; the claim's namespace, name or UID is
-            missing.
+        AttemptError: the claim's namespace, name or UID is missing; the state is InBackground,
+            because the volume exists.
     """
     try:
         return _complete(volume, claim, storage_class)

@@ -64,7 +64,7 @@ RECORDS = {
     "blocked by nobody any more": ([("hset", "blocked", "", KEY.text, "x:pv")],
         {"blocked_by": "pv"}),
     "planned": ([("zadd", "delayed", "", {KEY.text: 7500})], {"due": 7.5}),
-    "planned for ever": ([("zadd", "delayed", "", {KEY.text: 1e300})], {"due": LATEST}),
+    "planned forever": ([("zadd", "delayed", "", {KEY.text: 1e300})], {"due": LATEST}),
     "given up": ([("zadd", "abandoned", "", {KEY.text: 8000})], {"abandoned_at": 8.0}),
     "added": ([("hset", "since", "", KEY.text, "3000")], {"since": 3.0}),
     "added at no time": ([("hset", "since", "", KEY.text, "soon")], {}),
@@ -96,7 +96,7 @@ RECORDS = {
 }  # fmt: skip
 KNOWN = {
     *("first attempt", "retry", "both: the first attempt counts", "lease"),
-    *("broken lease", "blocked", "blocked by nobody any more", "planned", "planned for ever"),
+    *("broken lease", "blocked", "blocked by nobody any more", "planned", "planned forever"),
 }
 
 

@@ -105,7 +105,7 @@ def test_limits_are_declared_again_every_ten_minutes(bench, seconds, is_said):
     ("kind", "seconds", "passed", "said"),
     [
         pytest.param("lease", 15.0, 5.0, [("lease", 10_000, "why", LANE)], id="for the rest"),
-        pytest.param("lease", 15.0, 15.0, [], id="over: 0 would mean for ever"),
+        pytest.param("lease", 15.0, 15.0, [], id="over: 0 would mean forever"),
         pytest.param("lease", 15.0, 20.0, [], id="long over"),
         pytest.param("lease", None, 5.0, [], id="without an end: told anew by whoever knows"),
         pytest.param("driver", 15.0, 5.0, [], id="a lost driver's is found out anew"),

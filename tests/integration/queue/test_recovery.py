@@ -47,7 +47,7 @@ class Cut:
 def test_take_without_reply_leaves_no_lease_behind(bench, start_queue, arrives):
     """A take without a reply leaves no lease.
 
-    A living process renews all its leases, so a lease it does not know would stay for ever.
+    A living process renews all its leases, so a lease it does not know would stay forever.
     """
     queue = start_queue()
     queue.add([KEY])

@@ -202,7 +202,7 @@ def test_volume_that_lived_between_two_looks_is_judged(world):
 def test_volume_of_a_claim_that_is_gone_waits_no_longer(world, is_there):
     """The prediction of a deleted claim is closed.
 
-    If a driver always fails and a user deletes the claim, the record must not stay for ever.
+    If a driver always fails and a user deletes the claim, the record must not stay forever.
     """
     if is_there:
         world.api.add(paths.CLAIMS, {"metadata": {"namespace": "shop", "name": "data", "uid": "c"}})

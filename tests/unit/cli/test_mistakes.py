@@ -144,7 +144,7 @@ def test_help_of_a_process_says_which_flags_are_the_sidecars_and_which_ours(caps
         text.index("Flags of the sidecars:"),
         text.index("Flags that only csi-fleet has:"),
     )
-    idle = text.index("Accepted without effect:")
+    idle = text.index("Accepted but ignored:")
     assert theirs < text.index("--csi-address") < ours < text.index("--redis-url") < idle
 
 

@@ -166,7 +166,7 @@ def asked(supervisor, tmp_path, monkeypatch):
 
 
 def test_an_embedded_redis_that_hangs_is_started_again(supervisor, asked, tmp_path):
-    """STR-9: a stopped Redis never exits on its own, and every worker would wait for ever."""
+    """STR-9: a stopped Redis never exits on its own, and every worker would wait forever."""
     first = supervisor.redis
     asked(1)
     first.send_signal(signal.SIGSTOP)

@@ -51,7 +51,7 @@ class Call:
 
 
 class Channel:
-    """A channel that returns `answers` in turn, the last for ever; `told` records its uses."""
+    """A channel that returns `answers` in turn, the last forever; `told` records its uses."""
 
     def __init__(self) -> None:
         self.told: list[Any] = []
@@ -202,7 +202,7 @@ def guarded(client: CsiClient, is_allowed: Any, **options: Any) -> Any:
 
 
 def test_a_call_that_is_allowed_is_found_while_it_runs_only(make: Any, channel: Channel) -> None:
-    """Otherwise calls that ended long ago would be kept, and cancelled, for ever."""
+    """Otherwise calls that ended long ago would be kept, and cancelled, forever."""
     client, seen = make(), []
     channel.seconds = 5
 

@@ -62,7 +62,7 @@ def test_unix_address_without_a_path(address: str) -> None:
 
 
 def test_socket_path_too_long_for_the_kernel() -> None:
-    """gRPC itself would only report `unavailable`, for ever."""
+    """gRPC itself would only report `unavailable`, forever."""
     assert parse_address("/" + 106 * "x")
     with pytest.raises(CsiAddressError, match="longer than 107 bytes"):
         parse_address("/" + 107 * "x")

@@ -15,7 +15,7 @@ READY, IDLE = 2, 0
 
 
 class Channel:
-    """A channel that returns `states` in turn, the last one for ever; exceptions are raised."""
+    """A channel that returns `states` in turn, the last one forever; exceptions are raised."""
 
     def __init__(self, *states: Any) -> None:
         self.states, self.asked = list(states), []

@@ -113,7 +113,7 @@ def test_c140_a_driver_that_never_comes_ends_the_start(tmp_path, monkeypatch):
 
 
 def test_c140_a_driver_that_is_not_ready_for_a_minute_is_waited_for():
-    """F-012: one Probe is sent per second, for ever."""
+    """F-012: one Probe is sent per second, forever."""
     said = []
     wait_ready(Client(probe=[False] * 60 + [True]), said.append, tick_seconds=0)
     assert said == ["CSI driver is not ready"] * 60

@@ -100,7 +100,7 @@ def _jitter(monkeypatch):
 
 @pytest.mark.parametrize("is_same", [True, False], ids=["its own Redis, renamed", "another Redis"])
 def test_a_holder_without_redis_makes_room(is_same):
-    """It reaches the API server, so it could renew for ever without doing any work."""
+    """It reaches the API server, so it could renew forever without doing any work."""
     world = World()
     old = world.worker("w1")
     old.step(ONE)

@@ -117,7 +117,7 @@ def test_a_key_without_driver_has_none_in_its_pass(world):
 
 @pytest.mark.parametrize("is_released", [False, True])
 def test_a_pass_that_could_not_be_ended_counts_as_a_failure(world, is_released):
-    """Otherwise a defect at the end of reconciles would recur every second for ever."""
+    """Otherwise a defect at the end of reconciles would recur every second forever."""
     given_back = [("release", {"delay_seconds": AWAY_SECONDS, "count": True})]
 
     def broken(lease, **_):

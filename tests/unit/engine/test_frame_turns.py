@@ -106,7 +106,7 @@ def test_g5_a_key_that_could_not_be_locked_has_not_failed(world, error):
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, OSError])
 @pytest.mark.parametrize("place", ["shown", "locks", "metrics", "running", "pass"])
 def test_whatever_fails_around_a_pass_leaves_no_lease(world, monkeypatch, place, error):
-    """Otherwise the heartbeat would renew the lease for ever."""
+    """Otherwise the heartbeat would renew the lease forever."""
 
     def fail(*_, **__):
         raise error("ours")

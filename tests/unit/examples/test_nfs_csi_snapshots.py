@@ -178,7 +178,7 @@ def test_nf053_snapshots_by_pages(tmp_path):
 
 
 def test_sec8_pipes_are_left_out_and_never_waited_for(driver):
-    """A pipe without a writer once held a thread for ever; 32 of them blocked the driver."""
+    """A pipe without a writer once held a thread forever; 32 of them blocked the driver."""
     volume = driver.create()
     os.mkfifo(driver.share / "pvc-1" / "pipe")
     (driver.share / "pvc-1" / "file").write_text("x")

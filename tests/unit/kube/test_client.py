@@ -245,7 +245,7 @@ def kubeconfig(tmp_path, url, token, name="config"):
 
 
 def test_refused_credentials_are_loaded_once_more(api, tmp_path, monkeypatch):
-    """The official client caches tokens from files for ever (pitfalls 4.3)."""
+    """The official client caches tokens from files forever (pitfalls 4.3)."""
     monkeypatch.delenv("KUBECONFIG", raising=False)
 
     def other(request):

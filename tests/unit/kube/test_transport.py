@@ -262,7 +262,7 @@ class Trickle(list):
 
 
 def test_the_time_is_for_the_whole_answer(serve):
-    """DA-026: a server that keeps sending small parts does not hold a thread for ever."""
+    """DA-026: a server that keeps sending small parts does not hold a thread forever."""
     head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"
     _, transport = serve(Trickle([head, *[b"x"] * 1000]), [OK])
     with pytest.raises(TimeoutError, match="timed out"):

@@ -213,7 +213,7 @@ def test_refused_list_is_retried_and_health_tells(api, sink, reflect, refusal):
 
 
 def test_a_silent_watch_is_opened_again_from_where_it_was(api, sink, reflect, monkeypatch):
-    """COR2-7: half-open connections hang for ever without a read timeout (pitfalls 4.2)."""
+    """COR2-7: half-open connections hang forever without a read timeout (pitfalls 4.2)."""
     assert SILENCE_SECONDS <= 90
     monkeypatch.setattr("workers.kube.watch.SILENCE_SECONDS", 0.2)
     api.lists[PATH].append(page([], "1"))

@@ -106,7 +106,7 @@ def test_f030_process_and_scrape_metrics_are_there():
 
 
 def test_a_driver_that_left_is_not_shown_and_may_come_back():
-    """Otherwise the alert on a lost socket would fire for ever after the driver was removed."""
+    """Otherwise the alert on a lost socket would fire forever after the driver was removed."""
     metrics = Metrics()
     connected = "csi_fleet_driver_connected", (("driver_name", "d"),)
     metrics.driver_connected.labels("d").set(0)

@@ -44,7 +44,7 @@ def test_a_detached_process_goes_on(tmp_path: Path) -> None:
 
 
 def test_nothing_is_called_between_fork_and_exec_beside_grpc() -> None:
-    """gRPC's fork handlers once waited for ever on a busy machine; vfork runs none of them."""
+    """gRPC's fork handlers once waited forever on a busy machine; vfork runs none of them."""
     word = "preexec" + "_fn"
     sources = [path for folder in ("tests", "examples") for path in (ROOT / folder).rglob("*.py")]
     assert len(sources) > 100

@@ -56,7 +56,7 @@ def test_t137_two_topologies_keep_their_order():
     ],
 )
 def test_no_affinity(answer):
-    """P-340, D-014: an affinity without terms would be refused for ever."""
+    """P-340, D-014: an affinity without terms would be refused forever."""
     assert node_affinity(answer) is None
 
 

@@ -300,7 +300,7 @@ def test_class_is_gone():
     ],
 )
 def test_unresolvable_secret_blocks_the_deletion(parameters, problem):
-    """P-514: a deletion without the secret could fail for ever or run as another user."""
+    """P-514: a deletion without the secret could fail forever or run as another user."""
     volume = make_volume(claimRef=CLAIM_REF)
     with pytest.raises(AttemptError) as caught:
         volumes.deletion_secret_of_class(volume, make_class(parameters))

@@ -9,7 +9,7 @@ from workers.spec import Spec
 
 
 def test_absent_driver_stays_known_but_an_absent_node_goes():
-    """Keys of a driver without a live worker wait; keys of a removed node would wait for ever."""
+    """Keys of a driver without a live worker wait; keys of a removed node would wait forever."""
     known = merged({}, {"foo": {"name": "foo"}, "local@n1": {"name": "local", "node": "n1"}})
     assert set(merged(known, {})) == {"foo"}
 

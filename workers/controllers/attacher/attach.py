@@ -309,7 +309,7 @@ class AttachmentPass(DriverPass):
         return retry(reason, memo=memo)
 
     def warn(self, reason: str, message: str) -> None:
-        """Record an event on the volume's claim, whose owner can act on the problem.
+        """Record an event on the volume's claim, because the claim's owner can solve the problem.
 
         csi-attacher writes no event.
         """

@@ -221,10 +221,10 @@ def abandon(work: AttachmentPass) -> Outcome:
 def take_back(work: AttachmentPass) -> Outcome:
     """Unpublish a volume that may have been published after its attachment was deleted.
 
-    A worker that was frozen just before the call sends the call when it resumes, whatever has
-    happened in the meantime. The queue then restores the worker's record, and the next reconcile
-    calls this function. Any Redis user could also write an old record back, so a live attachment of
-    the same volume and node has priority.
+    If a worker freezes just before the call, it still makes the call when it resumes, whatever
+    has happened in the meantime. The queue then restores the worker's record, and the next
+    reconcile calls this function. Any Redis user could also write an old record back, so a live
+    attachment of the same volume and node has priority.
     """
     memory, found = work.memory, work.memory.record
     if not memory.calls.newest or not (found and found.node) or found.driver != work.driver.name:

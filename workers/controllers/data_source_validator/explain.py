@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
-    """Report the claim's state in the queue; a validator that is not running blocks no claim.
+    """Report the claim's state in the queue; no claim has to wait for a validator that is down.
 
     Raises:
         ApiError: the API server does not answer, or refuses to show the claim.

@@ -206,10 +206,11 @@ class Poll:
         return self._pause() if goes_on or is_cut else self._end()
 
     def _volumes(self, *, is_new: bool) -> Sequence[Owned]:
-        """Return the driver's bound volumes, and find out which claims are known as unhealthy.
+        """Return the driver's bound volumes, and find out which claims are known to be unhealthy.
 
-        Both are listed at the beginning of a poll, and in a process that did not do so lately; the
-        claims only if the mark does not say it (VHD-006).
+        The volumes are listed at the beginning of a poll, and whenever this process has not listed
+        them recently. The claims are then listed too, unless the mark already says which of them
+        are unhealthy (VHD-006).
         """
         known, listed = self.state.known, self.listed.get(self.queue_name)
         if is_new or listed is None or time.monotonic() > listed.until:

@@ -154,7 +154,7 @@ def patch_of(conditions: Sequence[Condition], now: str) -> JsonObject:
 
 
 def owned(volumes: Iterable[Json], driver: str) -> list[Owned]:
-    """Return the driver's volumes that are bound to a claim and stay, by its uid (VH-010)."""
+    """Return the driver's Bound volumes that are not being deleted, sorted by claim (VH-010)."""
     found = []
     for one in volumes:
         source = optional_mapping(one, "spec", "csi")

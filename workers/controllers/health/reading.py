@@ -150,7 +150,7 @@ class Reader:
 
 
 def _call_of(way: Way) -> tuple[str, Any, Any]:
-    """Return the full method, and the types of its request and answer."""
+    """Return the full method name, and the types of its request and response."""
     request, answer = (getattr(csi, f"{way.method}{end}") for end in ("Request", "Response"))
     return f"Controller/{way.method}", request, answer
 

@@ -1,4 +1,4 @@
-"""Declares csi-external-health-monitor-controller, as rewritten for KEP-1432, as data (VH-040)."""
+"""Declares, as data, csi-external-health-monitor-controller rewritten for KEP-1432 (VH-040)."""
 
 from __future__ import annotations
 

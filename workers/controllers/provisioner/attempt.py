@@ -75,8 +75,8 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
     """One CreateVolume call for one claim.
 
     Attributes:
-        is_rehearsal: whether the request is only built, and no finalizer is added and no event
-            recorded (D-011).
+        is_rehearsal: True to build the request only, without adding a finalizer or recording an
+            event (D-011).
     """
 
     is_rehearsal: bool = False

@@ -1,6 +1,6 @@
 """Finds the bound claims whose chosen labels differ from the labels of their PVs.
 
-A claim and its PV are compared as soon as both are known, at each event of either. So this also
+A claim and its PV are compared as soon as both are known, on every event of either. So this also
 finds changes that were made to the PV, or while no watcher was running. Only objects of drivers
 with `--claim-labels-to-pv` are kept; without the flag, none are. The PV decides which claim it
 belongs to, because anybody may name a foreign PV in a claim.
@@ -50,7 +50,7 @@ class LabelledVolume(Struct, frozen=True, gc=False):
 
 
 class LabelRules:
-    """The bound claims, by uid, and the PVs, by name, of the drivers with chosen labels."""
+    """The bound claims (by uid) and the PVs (by name) of drivers that have `label_keys`."""
 
     def __init__(self) -> None:
         self._claims: dict[str, LabelledClaim] = {}
@@ -138,7 +138,7 @@ class LabelRules:
 
 
 def _view(driver: str | None, drivers: Drivers) -> DriverView | None:
-    """Return the view of a known driver with chosen labels, else None."""
+    """Return the view of a known driver that has `label_keys`, else None."""
     view = drivers.first(driver) if driver else None
     return view if view is not None and view.label_keys else None
 

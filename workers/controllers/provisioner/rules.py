@@ -180,7 +180,7 @@ class ProvisionerRules:
     def _see_claim(self, claim: Claim, *, is_listed: bool = False) -> list[Key]:
         """Process a claim that was added, changed or listed.
 
-        As in csi-provisioner, the keys of a claim that may need a volume are returned at each
+        As in csi-provisioner, the keys of a claim that may need a volume are returned on every
         event. For a listed claim they are returned only if the claim has changed since it was last
         seen.
         """

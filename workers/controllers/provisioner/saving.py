@@ -192,7 +192,7 @@ def is_about_volume(error: ApiError) -> bool:
 
 
 def unsavable(work: ClaimWork, volume: JsonObject, live: JsonObject | None) -> Outcome:
-    """Drops a PV that the API server never accepts, so that the driver is called again (L-083).
+    """Drops a PV that the API server will never accept, so that the driver is called again (L-083).
 
     The next call uses the same name. If the claim is gone and the policy is Delete, the volume is
     deleted instead, because nothing needs the volume and no PV will ever cause its deletion.

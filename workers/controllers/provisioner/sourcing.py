@@ -137,8 +137,8 @@ def unprotect_snapshot(work: ClaimWork, claim: JsonObject) -> None:
 
     If this fails, the sweep removes the finalizer. csi-provisioner checks the claim's dataSource
     only; this function uses the normalised source, which covers restores across namespaces (D-017).
-    The finalizer is kept while another pending claim, or an attempt whose claim is gone, is being
-    restored from the snapshot (D-015, D-016).
+    The finalizer is kept while another pending claim is being restored from the snapshot, or while
+    an attempt whose claim is gone may still be restoring from it (D-015, D-016).
     """
     gates = work.driver.settings.gates
     try:

@@ -51,15 +51,15 @@ FLAGS: Final = (
          "specify one. If empty, the driver chooses.", _RUN_WORKER, per_driver=True),
     Flag("extra-create-metadata", _BOOL, "false", "Add the names of the claim and of the PV to the "
          "parameters of CreateVolume.", _RUN_WORKER, per_driver=True),
-    Flag("claim-labels-to-pv", Value.KEYS, "", "Labels of claims, as key,key, that are also put on "
-         "their PVs and kept up to date there.", _RUN_WORKER, upstream=False,
+    Flag("claim-labels-to-pv", Value.KEYS, "", "Comma-separated keys of the claim labels that are "
+         "also put on the claims' PVs and kept up to date there.", _RUN_WORKER, upstream=False,
          bound=LABELS_OF_VOLUMES, per_driver=True),
-    Flag("claim-labels-to-driver", Value.KEYS, "", "Labels of claims, as key,key, to add to the "
-         "parameters of CreateVolume.", _RUN_WORKER, upstream=False, bound=FEW_KEYS,
+    Flag("claim-labels-to-driver", Value.KEYS, "", "Comma-separated keys of the claim labels to "
+         "add to the parameters of CreateVolume.", _RUN_WORKER, upstream=False, bound=FEW_KEYS,
          per_driver=True),
-    Flag("claim-annotations-to-driver", Value.KEYS, "", "Annotations of claims, as key,key, to add "
-         "to the parameters of CreateVolume.", _RUN_WORKER, upstream=False, bound=FEW_KEYS,
-         per_driver=True),
+    Flag("claim-annotations-to-driver", Value.KEYS, "", "Comma-separated keys of the "
+         "claim annotations to add to the parameters of CreateVolume.", _RUN_WORKER,
+         upstream=False, bound=FEW_KEYS, per_driver=True),
     Flag("controller-publish-readonly", _BOOL, "false", "Mark a PV as read-only if its only access "
          "mode is ReadOnlyMany.", _RUN_WORKER, per_driver=True),
     Flag("prevent-volume-mode-conversion", _BOOL, "true", "Reject a claim that restores a snapshot "

@@ -153,7 +153,7 @@ def mark_resizing(edit: ClaimEdit, plan: Expand, part: str) -> None:
 
 
 def mark_expand_failed(edit: ClaimEdit, message: str, *, is_infeasible: bool) -> None:
-    """Record a final error of an expansion (R-051)."""
+    """Record a final error from an expansion (R-051)."""
     if is_infeasible:
         edit.set_storage("allocatedResourceStatuses", Part.CONTROLLER_INFEASIBLE)
     edit.hold(Condition.CONTROLLER_ERROR, f"failed to expand pvc with {message}")

@@ -123,7 +123,7 @@ class ModifyStep:
         return None
 
     def _held_seconds(self) -> float:
-        """Return how many seconds a call for this class with other parameters may be in flight."""
+        """Return for how many seconds a call with the class's earlier parameters may be running."""
         known = self.work.marks.modification_of(self._class)
         if known is None or known.digest in (0, digest_of(self._parameters)):
             return 0.0

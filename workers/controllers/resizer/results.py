@@ -45,7 +45,7 @@ def is_uncertain(error: CsiError) -> bool:
 
 
 def expand_result(error: CsiError) -> Result:
-    """Classify the error of a failed ControllerExpandVolume."""
+    """Classify the error from a failed ControllerExpandVolume."""
     if is_uncertain(error):
         return Result.UNCERTAIN
     return Result.INFEASIBLE if error.code in _INFEASIBLE else Result.FINAL

@@ -29,7 +29,7 @@ def timestamp() -> str:
 
 @contextmanager
 def _not_found(plural: str, item: JsonObject) -> Iterator[None]:
-    """Turn `Gone` into an error of the write, so that the reconcile's other steps continue."""
+    """Turn `Gone` into a write error, so that the reconcile's other steps continue."""
     try:
         yield
     except Gone as gone:

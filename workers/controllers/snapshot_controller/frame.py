@@ -101,11 +101,11 @@ class BindingPass(ObjectPass, ABC):
 
     @abstractmethod
     def is_given(self, content: Json) -> bool:
-        """True if the content is pre-provisioned. It must be if an object names it."""
+        """True if the content is pre-provisioned, as a content that an object names must be."""
 
     @abstractmethod
     def is_made(self, content: Json) -> bool:
-        """True if the content is dynamic. It must be if the object is dynamic."""
+        """True if the content is dynamic, as a dynamic object's content must be."""
 
     @abstractmethod
     def complete_finalizers(self, content: JsonObject | None) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class GroupRules:
-    """Tracks group snapshots, by name, and their group snapshot contents."""
+    """Tracks group snapshots and their group snapshot contents."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[str, str], tuple[Any, ...]] = {}

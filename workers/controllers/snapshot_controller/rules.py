@@ -272,7 +272,7 @@ class SnapshotControllerRules:
     def _hold(self, meta: Meta) -> Iterable[Key]:
         """Return the key of a claim that is being deleted and that no snapshot needs (SNQ-013).
 
-        A claim that is not being deleted is checked when a snapshot of it is deleted, and at each
+        A claim that is not being deleted is checked when a snapshot of it is deleted, and on every
         resync.
         """
         name = meta.full_name

@@ -33,7 +33,7 @@ GATES: Final = (
         SNAPSHOT_TOPOLOGY,
         "ALPHA",
         default=False,
-        effect="Accepted without effect, because snapshotter and provisioner do this work.",
+        effect="Accepted but ignored, because snapshotter and provisioner do this work.",
     ),
 )
 

@@ -333,7 +333,7 @@ class Creation:
         return True
 
     def failed(self, error: CsiError, before: Intent | None) -> Outcome:
-        """Acts on an error of the call (SNS-021, SNS-023)."""
+        """Handles an error from the call (SNS-021, SNS-023)."""
         work = self.work
         if isinstance(error, UnusableAnswerError) and error.made and self.handle() is None:
             work.record_answer(error.made, error.members)

@@ -56,7 +56,7 @@ def is_ours(content: Json, snapshot_class: Json | None, driver_name: str) -> boo
 
 
 def is_group_member(content: Json) -> bool:
-    """True for a member of a group, because a group is created and deleted as a whole (SNG-003)."""
+    """True for a member of a group: it is not created or deleted on its own (SNG-003)."""
     return ANN_GROUP_HANDLE in annotations_of(content)
 
 

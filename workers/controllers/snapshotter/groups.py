@@ -286,7 +286,7 @@ class GroupCreation(Creation):
         return request.group_parameters(class_parameters, self.work.item, tells=tells)
 
     def allowed(self, snapshot_class: JsonObject) -> Selector:
-        """Return [], because CSI knows no topology of groups."""
+        """Return [], because CSI has no notion of topology for groups."""
         del snapshot_class
         return []
 

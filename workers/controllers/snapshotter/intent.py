@@ -39,8 +39,8 @@ Earlier: TypeAlias = "tuple[dict[str, str], SecretRef | None, Selector]"
 
 _log = get_logger(__name__)
 
-# The watcher adds the key for each ConfigMap with this prefix, so that its attempt is finished
-# (watcher.intents).
+# For each ConfigMap with this prefix, the watcher adds the key to the queue, so that a worker
+# completes the attempt (watcher.intents).
 COPY_PREFIX: Final = "csi-fleet-snapshot-intent-"
 SLOW_AFTER_SECONDS: Final = 2.0
 # Parameters and a selector that are larger than this together are not recorded, because the handles

@@ -48,7 +48,7 @@ def test_a_list_forgets_the_attachment_that_was_made_again_meanwhile():
     told = [*rules.seen(paths.ATTACHMENTS, attachment("u2", attached=False), is_listed=True)]
     told += rules.end_list(paths.ATTACHMENTS)
     forgotten = {one.key.uid for one in told if isinstance(one, Forget)}
-    assert forgotten == {"u1"}, "marks and counters of u1 stay for ever"
+    assert forgotten == {"u1"}, "marks and counters of u1 stay forever"
 
 
 def test_a_webhook_that_answers_conflict_for_ever_makes_no_hot_loop():

@@ -16,5 +16,5 @@ def test_a_snapshot_is_deleted_whatever_became_of_its_class(plans):
     life.user_deletes()
     for _ in range(10):
         life.world.run_content()
-    assert life.world.content() is None, "Terminating for ever"
+    assert life.world.content() is None, "Terminating forever"
     assert life.storage.snapshots == {}

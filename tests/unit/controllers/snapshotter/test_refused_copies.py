@@ -28,5 +28,5 @@ def test_a_snapshot_goes_although_no_config_map_may_be_deleted(takes_copies):
     life.user_deletes()
     for _ in range(20):
         life.world.run_content()
-    assert life.world.content() is None, "Terminating for ever"
+    assert life.world.content() is None, "Terminating forever"
     assert life.storage.snapshots == {}

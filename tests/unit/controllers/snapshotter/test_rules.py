@@ -104,7 +104,7 @@ def test_a_content_that_is_gone():
     seen(one)
     told = list(one.gone(paths.SNAPSHOT_CONTENTS, item()))
     assert [key.text for key in told] == [KEY]
-    assert list(one.all_keys()) == [], "nor at each resync for ever"
+    assert list(one.all_keys()) == [], "nor at each resync forever"
     given = item(spec={"source": {"snapshotHandle": "s"}})
     assert isinstance(next(iter(one.gone(paths.SNAPSHOT_CONTENTS, given))), Forget)
     assert list(one.gone(paths.SNAPSHOT_CONTENTS, item(spec={"driver": "other.test"}))) == []
