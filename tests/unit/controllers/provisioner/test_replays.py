@@ -74,6 +74,13 @@ def not_allowed(world):
     world.kube.fail["past"] = [ForbiddenError(403, "Forbidden", "no")] * 4
 
 
+def made_again(world):
+    """As in `long_ago`, and a new claim of that name was deleted before it had a volume."""
+    long_ago(world)
+    world.add_claim(uid="u2")
+    world.drop_claim()
+
+
 def lost(world):
     """Only the PV is deleted, by force, so the claim is Lost."""
     world.kube.drop("persistentvolumes", VOLUME)
@@ -94,7 +101,11 @@ def pending_elsewhere(world):
 
 @pytest.mark.parametrize("types", [("intent",), ("unsaved",), ("intent", "unsaved")])
 @pytest.mark.parametrize(
-    "situation", [bound, lost, kept, handed_over, long_ago, too_old, not_allowed, pending_elsewhere]
+    "situation",
+    [
+        *(bound, lost, kept, handed_over, long_ago, made_again, too_old, not_allowed),
+        pending_elsewhere,
+    ],
 )
 def test_a_record_put_back_makes_and_deletes_nothing(world, situation, types):
     claim, records = provisioned(world)
@@ -135,6 +146,16 @@ def test_no_copy_is_made_while_the_call_of_a_bound_claims_record_might_run(world
     kept(world)
     assert world.claim_pass(claim).action is Action.DONE
     assert (len(world.client.created), world.volumes()) == (0, {})
+
+
+def test_no_copy_is_made_of_a_bound_claims_record_when_the_api_server_fails(world):
+    claim, records = provisioned(world)
+    world.intents.intents[VOLUME] = records["intent"]
+    world.intents.unsaved[VOLUME] = records["unsaved"]
+    world.kube.fail["get_volume"] = [ServerError(503, "Unavailable", "busy")]
+    with pytest.raises(ServerError):
+        world.claim_pass(claim)
+    assert world.kube.kind("configmaps") == {}
 
 
 @pytest.mark.parametrize("types", [("intent",), ("intent", "unsaved")])
