@@ -226,12 +226,17 @@ def test_the_copy_of_another_attempt_shows_nothing(world, change):
     assert world.volumes() == {}
 
 
-def test_a_volume_that_a_live_pv_names_is_not_cleaned_up(world):
-    """The driver answers a repeated call with a volume that is in use and too small."""
+@pytest.mark.parametrize("name", ["archive", VOLUME])
+def test_a_volume_that_a_live_pv_names_is_not_cleaned_up(world, name):
+    """The driver answers a repeated call with a volume that is in use and too small.
+
+    A restored backup has PVs with their earlier names, for new claims.
+    """
     claim = begun(world)
     world.drop_claim()
     csi = {"driver": DRIVER, "volumeHandle": "test-volume-id"}
-    world.kube.add("persistentvolumes", {"metadata": {"name": "archive"}, "spec": {"csi": csi}})
+    in_use = {"metadata": {"name": name}, "spec": {"csi": csi, "claimRef": {"uid": "u9"}}}
+    world.kube.add("persistentvolumes", in_use)
 
     def too_small(request):
         answer = default_answer(request)
