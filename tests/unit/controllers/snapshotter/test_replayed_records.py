@@ -110,7 +110,16 @@ def long_ago(one):
     one.world.api.deleted.clear()
 
 
-@pytest.mark.parametrize("situation", [ended, kept, handed_over, long_ago])
+def of_another_driver(one):
+    """As in `long_ago`; then a worker of another driver made and deleted an object of that name."""
+    long_ago(one)
+    one.world.api.add(
+        one.resource, {"metadata": {"name": one.name}, "spec": {"driver": "other.example.org"}}
+    )
+    one.world.api.drop(one.resource, one.name)
+
+
+@pytest.mark.parametrize("situation", [ended, kept, handed_over, long_ago, of_another_driver])
 @pytest.mark.parametrize("what", RECORDS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_record_put_back_leads_to_no_call(taken, kind, what, situation):
