@@ -1,17 +1,17 @@
-"""Checks every answer of a driver before it is used or stored, with one function per call.
+"""Checks every response from a driver before it is used or stored, with one function per call.
 
-`CsiClient` runs `check` on each decoded answer. So no caller sees an answer that the API server
+`CsiClient` runs `check` on each decoded response. So no caller sees a response that the API server
 would refuse, or that does not identify an object in the storage system. There are two kinds of
 mistakes:
 
 - A bad field that identifies or describes the object (ids, members, context, topology, capacity)
   raises `UnusableAnswerError`. The driver may have created something, so the error is not final.
-  The error carries the id if the answer has one, so that the caller can record or delete the
+  The error contains the id if the response has one, so that the caller can record or delete the
   object.
 - A bad field that only informs (creation time and size of a snapshot) is cleared and logged,
   because the snapshot can be used without it.
 
-Callers themselves compare the answer with the request (size, source).
+Callers themselves compare the response with the request (size, source).
 
 Source: container-storage-interface/spec v1.13, the comments of each message.
 """
@@ -57,16 +57,16 @@ class _Problem(Exception):  # noqa: N818 - becomes an UnusableAnswerError in `ch
 
 
 def check(request: Message, answer: Message, *, rpc: str, driver: str) -> None:
-    """Check the answer of one call; clear unusable fields that only inform.
+    """Check the response to one call; clear unusable fields that only inform.
 
     Args:
         request: the request of the call.
-        answer: the decoded answer; changed in place.
+        answer: the decoded response; changed in place.
         rpc: the full method name, such as `/csi.v1.Controller/CreateVolume`.
-        driver: the name or address of the driver, for error texts.
+        driver: the name or address of the driver, for error messages.
 
     Raises:
-        UnusableAnswerError: a required field is unusable; the text names driver, call and field.
+        UnusableAnswerError: a required field is unusable; the message names driver, call and field.
     """
     found = _CHECKS.get(type(answer))
     if found is None:
@@ -81,19 +81,23 @@ def check(request: Message, answer: Message, *, rpc: str, driver: str) -> None:
         raise _unusable(problem, answer, rpc, driver) from None
 
 
-def check_topology(volume: csi.Volume, *, driver: str) -> None:
-    """Check the topology of a created volume; called only where the topology is used.
+def check_topology(created: csi.Volume | csi.Snapshot, *, driver: str) -> None:
+    """Check the topology of a created volume or snapshot; called only where it is used.
 
     Raises:
         UnusableAnswerError: a key or value cannot be a node label, so the API server would refuse a
-            PersistentVolume with this topology.
+            PersistentVolume with this topology, and no node would match a snapshot's.
     """
+    is_volume = isinstance(created, csi.Volume)
+    name = "volume" if is_volume else "snapshot"
     try:
-        for index, topology in enumerate(volume.accessible_topology):
-            _segments(topology.segments, f"volume.accessible_topology[{index}].segments")
+        for index, topology in enumerate(created.accessible_topology):
+            _segments(topology.segments, f"{name}.accessible_topology[{index}].segments")
     except _Problem as problem:
-        answer = csi.CreateVolumeResponse(volume=volume)
-        raise _unusable(problem, answer, "/csi.v1.Controller/CreateVolume", driver) from None
+        answer = csi.CreateVolumeResponse() if is_volume else csi.CreateSnapshotResponse()
+        getattr(answer, name).CopyFrom(created)
+        rpc = f"/csi.v1.Controller/Create{name.capitalize()}"
+        raise _unusable(problem, answer, rpc, driver) from None
 
 
 def _unusable(problem: _Problem, answer: Message, rpc: str, driver: str) -> UnusableAnswerError:
@@ -192,11 +196,11 @@ def _ignored(snapshot: csi.Snapshot, field: str) -> Iterable[str]:
         yield f"{field}.group_snapshot_id"
 
 
-# Checks of whole answers, one per call.
+# Checks of whole responses, one per call.
 
 
 def _plugin_info(_: Any, answer: csi.GetPluginInfoResponse) -> Iterable[str]:
-    # The client itself reports an empty name, with upstream's text.
+    # The client itself reports an empty name, with upstream's message.
     if answer.name and not _DRIVER_NAME.fullmatch(answer.name):
         raise _Problem("name", f"({answer.name[:80]!r} is not a driver name)")
     return ()
@@ -259,7 +263,7 @@ def _list_health(_: Any, answer: csi.ControllerListVolumeHealthResponse) -> Iter
 def _get_health(
     request: csi.ControllerGetVolumeHealthRequest, answer: csi.ControllerGetVolumeHealthResponse
 ) -> Iterable[str]:
-    """Accept an answer without a health, which means that no condition is known (VH-022)."""
+    """Accept a response without a health: it means that no condition is known (VH-022)."""
     if answer.volume_health.volume_id:
         _same_id(answer.volume_health.volume_id, request.volume_id, "volume_health.volume_id")
     return ()
@@ -285,8 +289,8 @@ def _list_snapshots(
     """Check the snapshots of a list.
 
     A snapshot without a usable id makes the whole list unusable, because it could be any snapshot.
-    If the list has the snapshot that was asked for, other entries do not count: some drivers ignore
-    the filter.
+    If the list has the requested snapshot, other entries do not count: some drivers ignore the
+    filter.
     """
     wanted = request.snapshot_id
     asked = [one for one in answer.entries if wanted and one.snapshot.snapshot_id == wanted]

@@ -1,8 +1,8 @@
 """Reads a driver's capabilities as frozen sets of CSI enum value names.
 
 Each service has its own set, because names such as SINGLE_NODE_MULTI_WRITER occur in several
-services. As in the Go sidecar, an unknown number is kept as its digits, which match no name
-(P-006).
+services. As in the Go sidecar, an unknown number is kept as a string of digits, which matches no
+name (P-006).
 """
 
 from __future__ import annotations

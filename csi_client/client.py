@@ -1,9 +1,9 @@
 """The client of one CSI driver, with a typed method and a timeout for each call.
 
-Every failure is raised as a `CsiError`, without a gRPC exception as its cause or context, because
-gRPC's exceptions contain the driver's raw text, which may repeat a secret. Requests are encoded and
-answers are decoded here and not by gRPC. So the client can distinguish a request that was never
-sent, which leaves nothing behind, from an unreadable answer, after which a volume may exist.
+Every failure is raised as a `CsiError`, without a gRPC exception as its cause or context: gRPC's
+exceptions contain the driver's raw message, which may repeat a secret. Requests are encoded and
+responses are decoded here, not by gRPC. So the client can distinguish a request that was never sent
+(nothing is left behind) from an unreadable response (a volume may exist).
 
 The client is thread-safe. It never repeats a call.
 """
@@ -60,7 +60,7 @@ def _pages(ask: Callable[[str], _Page], method: str) -> Iterator[_Page]:
         seen.add(token)
 
 
-# A connection, and the function that makes the call for each method.
+# A connection, and the function for calling each method.
 _Line = tuple[grpc.Channel, dict[str, "grpc.UnaryUnaryMultiCallable[bytes, bytes]"]]
 
 
@@ -76,8 +76,8 @@ class CsiClient:
         allow_tcp: whether to allow TCP (central mode); in the driver's pod only a unix socket
             is used.
         tls: the credentials for TCP; None means plain text.
-        max_receive_bytes: the size of the largest accepted answer.
-        timeouts_by_rpc: the timeouts by method (`Controller/CreateVolume`), which override
+        max_receive_bytes: the maximum size of a response.
+        timeouts_by_rpc: the timeouts by method (`Controller/CreateVolume`); they override
             `timeout_seconds`. A timeout that is passed to a call overrides both.
 
     Raises:
@@ -97,7 +97,7 @@ class CsiClient:
     ) -> None:
         target = parse_address(address, allow_tcp=allow_tcp)
         self.address = address
-        self._name = address  # for error texts; replaced by the driver's name once it is known
+        self._name = address  # for error messages; replaced by the driver's name once it is known
         self.timeout_seconds = timeout_seconds
         self._timeouts_by_rpc = dict(timeouts_by_rpc or {})
         self._observer = observer
@@ -152,10 +152,10 @@ class CsiClient:
     def mend(self, timeout_seconds: float = 5.0) -> bool:
         """Replace a connection that loses everything sent over it; return True if it was replaced.
 
-        Probe gets no answer over such a connection, but gets one over a second connection to the
-        same address. If the driver itself hangs, it answers over neither connection, and the first
-        connection and its open calls are kept. When a connection is replaced, its calls are
-        cancelled. This blocks for at most twice `timeout_seconds`.
+        Probe gets no response over such a connection, but gets one over a second connection to the
+        same address. If the driver itself hangs, it responds over neither, and the first connection
+        and its open calls are kept. When a connection is replaced, its calls are cancelled. This
+        blocks for at most twice `timeout_seconds`.
         """
         with self._mending:
             old = self._line[0]
@@ -190,7 +190,7 @@ class CsiClient:
         old.close()
 
     def _answers(self, channel: grpc.Channel, timeout_seconds: float) -> bool:
-        """Return True if Probe gets any answer over this channel, even an error."""
+        """Return True if Probe gets any response over this channel, even an error."""
         ask = channel.unary_unary("/csi.v1.Identity/Probe", None, None)
         try:
             ask(b"", timeout=timeout_seconds, wait_for_ready=True)
@@ -214,7 +214,7 @@ class CsiClient:
         """Return the driver's name and its vendor version.
 
         Raises:
-            NoStatusError: the name is empty; the text is `driver name is empty` (P-005).
+            NoStatusError: the name is empty; the message is `driver name is empty` (P-005).
         """
         answer = self._call(
             "Identity/GetPluginInfo",
@@ -285,7 +285,7 @@ class CsiClient:
         )
 
     def node_info(self, *, timeout_seconds: float | None = None) -> csi.NodeGetInfoResponse:
-        """Return the node id and the topology of the node on which the driver runs (P-050)."""
+        """Return the node id and the topology of the driver's node (P-050)."""
         return self._call(
             "Node/NodeGetInfo", csi.NodeGetInfoRequest(), csi.NodeGetInfoResponse, timeout_seconds
         )
@@ -301,7 +301,7 @@ class CsiClient:
         """Create the volume with the request's name, or return the existing one.
 
         If the call takes longer than `slow_after_seconds`, `on_slow` runs once in this thread. An
-        exception from `on_slow` is only logged, so that the driver's answer is not lost.
+        exception from `on_slow` is only logged, so that the driver's response is not lost.
         """
         return self._call(
             "Controller/CreateVolume",
@@ -326,7 +326,7 @@ class CsiClient:
     def get_capacity(
         self, request: csi.GetCapacityRequest, *, timeout_seconds: float | None = None
     ) -> csi.GetCapacityResponse:
-        """Return the free capacity; unlike upstream, the call always has a timeout (D-038)."""
+        """Return the free capacity; unlike in upstream, the call always has a timeout (D-038)."""
         return self._call(
             "Controller/GetCapacity", request, csi.GetCapacityResponse, timeout_seconds
         )
@@ -337,7 +337,8 @@ class CsiClient:
         """Yield one page after another; each page is one call with its own timeout.
 
         Raises:
-            UndecodableAnswerError: the driver returned a page token twice, so the list is endless.
+            UndecodableAnswerError: the driver returned a page token twice, so the list would be
+                endless.
         """
 
         def page(token: str) -> csi.ListVolumesResponse:
@@ -372,9 +373,9 @@ class CsiClient:
         Args:
             method: the service and method, such as `Controller/CreateSnapshot`.
             request: the request message.
-            answer_type: the class of the answer.
-            timeout_seconds: the timeout of the call; by default that of the client.
-            scrub: False to keep an error's text as the driver wrote it; only for requests with
+            answer_type: the class of the response.
+            timeout_seconds: the timeout of the call; by default the client's.
+            scrub: False to keep an error message as the driver wrote it; only for requests with
                 invented secrets.
             on_slow: called once if the call takes longer than `slow_after_seconds`; see
                 `create_volume`.
@@ -443,7 +444,7 @@ class CsiClient:
         *,
         is_allowed: Callable[[], bool] | None,
     ) -> bytes:
-        """Exchange bytes with the driver; raises CsiError without an attached cause."""
+        """Send bytes to the driver and return its response; raises CsiError without a cause."""
         can_be_slow = on_slow is not None and slow_after_seconds < timeout
         line = self._line
         try:
@@ -453,7 +454,7 @@ class CsiClient:
                 method = methods[rpc] = channel.unary_unary(rpc, None, None)
             if is_allowed is None and not can_be_slow:
                 return method(payload, timeout=timeout)
-            # Only a future can be cancelled or waited for in steps, but it costs twice as much CPU
+            # Only a future can be cancelled or waited for in steps, but it costs twice the CPU
             # time.
             call = method.future(payload, timeout=timeout)
             with self._guard(call, is_allowed):
@@ -467,13 +468,13 @@ class CsiClient:
                 errors.CANCELLED, "the call was cancelled", rpc=rpc, from_transport=True
             )
         except ValueError:
-            # With this exception, gRPC reports that the channel is closed; nothing was sent.
+            # gRPC raises this exception if the channel is closed; nothing was sent.
             if self._line is not line:  # `mend` has just replaced it
                 return self._send(
                     rpc, payload, timeout, on_slow, slow_after_seconds, is_allowed=is_allowed
                 )
             failure = errors.NoStatusError("the connection to the driver is closed", rpc=rpc)
-        self._link.look()  # callers check `is_connected` next, to judge the failure
+        self._link.look()  # callers check `is_connected` next, to classify the failure
         # The error is raised outside the handlers, so that no gRPC exception is attached as
         # __context__ (see the module's docstring).
         raise failure
@@ -533,11 +534,11 @@ def _decode(answer_type: type[_Answer], data: bytes, rpc: str) -> _Answer:
 
 
 def _from_rpc_error(error: grpc.RpcError, rpc: str) -> errors.CsiError:
-    """Convert a gRPC error, which is also the call object, to a CsiError."""
+    """Convert a gRPC error (which is also the call object) to a CsiError."""
     call = cast("grpc.Call", error)
     return errors.from_status(call.code().value[0], call.details() or "", rpc=rpc)
 
 
 def _content(rpc: str, message: Message) -> dict[str, object]:
-    """Return the log fields of a request or an answer, with its secrets hidden (P-012)."""
+    """Return the log fields of a request or a response, with its secrets hidden (P-012)."""
     return {"method": rpc, "content": redact.redact(message)}

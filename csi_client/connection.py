@@ -1,9 +1,10 @@
 """Opens the channel to a driver and monitors its connection.
 
 A channel connects lazily and repairs itself. While it is down, calls fail at once with UNAVAILABLE
-(without `wait_for_ready`, which would block a worker's thread until the call's timeout). `Link`
-monitors the channel, so that a driver's keys are held back while its socket is gone. Upstream exits
-when the connection is lost; csi-fleet reconnects (see `Link.losses`). Spec: P-002, P-003.
+(`wait_for_ready` is not set, because it would block a worker's thread until the call's timeout).
+`Link` monitors the channel, so that a driver's keys are held back while its socket is gone.
+Upstream exits when the connection is lost; csi-fleet reconnects (see `Link.losses`). Spec: P-002,
+P-003.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 MAX_RECEIVE_BYTES: Final = 16 * 1024 * 1024
@@ -53,7 +54,7 @@ _UNACKNOWLEDGED_MS: Final = 20_000
 """How long sent TCP data may remain unacknowledged before the connection is closed."""
 _UNIX: Final = "unix://"
 _CLIENTS: Final = count(1)
-# The Go sidecar's text, followed by the remedy.
+# The Go sidecar's message, followed by the remedy.
 _REFUSED: Final = (
     "OnConnectionLoss callback only supported for unix:// addresses: "
     "give an absolute path, such as /run/csi/socket"
@@ -62,7 +63,7 @@ _TCP: Final = re.compile(r"(dns:///)?(?P<host>\[[0-9a-fA-F:.]+\]|[\w.-]+):(?P<po
 
 
 class CsiAddressError(ValueError):
-    """The address or its TLS files cannot be used; the text fits into a log or a status line."""
+    """The address or its TLS files cannot be used; the message fits in a log or status line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +104,8 @@ def parse_address(address: str, *, allow_tcp: bool = False) -> str:
     `dns:///host:port` give `dns:///host:port`.
 
     Raises:
-        CsiAddressError: any other address; where the Go sidecar has a text, this text begins
-            with it.
+        CsiAddressError: any other address; if the Go sidecar has a message, this one begins with
+            it.
     """
     if address.startswith("/"):
         address = _UNIX + address
@@ -137,25 +138,28 @@ def open_channel(
     tls: TlsFiles | None = None,
     max_receive_bytes: int = MAX_RECEIVE_BYTES,
     host: str = "",
-) -> grpc.Channel:
+    library: Any = grpc,
+    options: Sequence[tuple[str, str | int]] = (),
+) -> Any:
     """Open a channel to a target of `parse_address`; it connects at the first use or check.
 
     If `host` is set, the target is one of the addresses of that host, and the server is expected to
-    have the host's name.
+    have the host's name. `library` is `grpc` or `grpc.aio`; `options` are
+    added to the usual ones.
 
     Raises:
         CsiAddressError: `tls` is set for a unix socket, or the TLS files cannot be read.
     """
     is_unix = target.startswith(("unix:", "unix-abstract:"))
     if tls is None:
-        options = _options(is_unix, None, max_receive_bytes)
+        chosen = [*_options(is_unix, None, max_receive_bytes), *options]
         if host:
-            options.append(("grpc.default_authority", host))
-        return grpc.insecure_channel(target, options=options)
+            chosen.append(("grpc.default_authority", host))
+        return library.insecure_channel(target, options=chosen)
     if is_unix:
         raise CsiAddressError("TLS is for drivers over TCP, not for a unix socket")
-    options = _options(is_unix, tls.server_name or host or None, max_receive_bytes)
-    return grpc.secure_channel(target, tls.credentials(), options=options)
+    chosen = [*_options(is_unix, tls.server_name or host or None, max_receive_bytes), *options]
+    return library.secure_channel(target, tls.credentials(), options=chosen)
 
 
 def wait_connected(
@@ -202,18 +206,18 @@ class Link:
 
     @property
     def losses(self) -> int:
-        """Return how often an established connection has been lost."""
+        """Return how many times an established connection has been lost."""
         return self._losses
 
     def look(self) -> bool:
         """Return True if the channel is connected, and make an idle channel connect.
 
-        Without this method, gRPC would reconnect after a loss only when the next call is made.
+        Otherwise, gRPC would reconnect after a loss only when the next call is made.
         """
         with self._lock:
             if self._is_closed:
                 return False
-            # gRPC's only public way to read the state is `subscribe`, which costs a thread (see the
+            # The only public way to read the state is `subscribe`, and it costs a thread (see the
             # class's docstring).
             ask = self._channel._channel.check_connectivity_state  # noqa: SLF001
             try:
@@ -322,7 +326,7 @@ def _options(
         ("grpc.initial_reconnect_backoff_ms", 200),
         ("grpc.min_reconnect_backoff_ms", 200),
         ("grpc.max_reconnect_backoff_ms", 1000),
-        # No idle timeout (P-002), and no keepalive: Go drivers answer a keepalive with
+        # No idle timeout (P-002), and no keepalive: Go drivers respond to a keepalive with
         # too_many_pings.
         ("grpc.client_idle_timeout_ms", _NEVER_MS),
         ("grpc.keepalive_time_ms", _NEVER_MS if is_unix else _NEVER_MS - 1),
@@ -334,9 +338,9 @@ def _options(
         ("grpc.enable_http_proxy", 0),
     ]
     if not is_unix:
-        # If keepalive is on, gRPC sets TCP_USER_TIMEOUT, even though the ping is never due here. A
-        # connection whose packets are dropped then ends after that time, and not after the kernel's
-        # 15 minutes.
+        # If keepalive is on, gRPC sets TCP_USER_TIMEOUT, even though no ping is ever due here. If
+        # packets are dropped, the connection then ends after that time, not after the kernel's 15
+        # minutes.
         options.append(("grpc.keepalive_timeout_ms", _UNACKNOWLEDGED_MS))
     else:
         # By default, `:authority` is the escaped socket path, which strict servers refuse.

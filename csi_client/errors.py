@@ -1,14 +1,13 @@
-"""Errors of calls to a driver: their meaning and their texts.
+"""Errors from calls to a driver: their meanings and messages.
 
 ```
 CsiError                      a gRPC status, from the driver or from the transport
-  UndecodableAnswerError      the driver answered OK, but the answer cannot be decoded
-    UnusableAnswerError       the answer identifies no object, or cannot be stored
+  UndecodableAnswerError      the driver returned OK, but the response cannot be decoded
+    UnusableAnswerError       the response identifies no object, or cannot be stored
   NoStatusError               there is no status: the request never became a call
-```
-The texts have the same form as in the Go client, because they appear in events that people search
-for (P-411); P-904 lists the numbers and spellings. No text contains a secret: `scrub` removes the
-secret values of the request from the driver's text.
+``` The messages have the same form as in the Go client, because they appear in events that users
+search for (P-411); P-904 lists the numbers and spellings. No message contains a secret: `scrub`
+removes the request's secret values from the driver's message.
 """
 
 from __future__ import annotations
@@ -45,20 +44,20 @@ NO_STATUS_NAME: Final = "unknown-non-grpc"
 
 _BACKGROUND_CODES: Final = frozenset({CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE, ABORTED})
 
-# gRPC's C core has two other texts for an exceeded deadline, but events must show the Go client's
-# text.
+# gRPC's C core has two other messages for an exceeded deadline, but events must show the Go
+# client's.
 _OWN_DEADLINE: Final = re.compile(r"(stream removed \()?deadline exceeded\)?", re.IGNORECASE)
 _GO_DEADLINE_TEXT: Final = "context deadline exceeded"
 
-# The stream broke during the call, so there is no answer from the driver. The C core reports this
+# The stream broke during the call, so there is no response from the driver. The C core reports this
 # as UNKNOWN or INTERNAL, or as UNAVAILABLE if the server is stopping. According to P-410, UNKNOWN
 # and INTERNAL would be final, but the driver may still be working.
 _BROKEN_STREAM: Final = re.compile(
     r"stream removed( \(.*\))?|received rst_stream with error code \d+.*", re.IGNORECASE
 )
 
-# Texts of an UNAVAILABLE that comes from the C core: the connection broke, or there is none. An
-# UNAVAILABLE from a driver has other texts.
+# Messages of UNAVAILABLE errors from the C core: the connection broke, or there is none.
+# UNAVAILABLE errors from a driver have different messages.
 _NO_CONNECTION: Final = re.compile(
     r"socket closed|failed to connect to .*|connections to all backends failing.*|recvmsg:.*"
     r"|.*connection (reset|refused|closed|broken|attempt).*|broken pipe|goaway.*"
@@ -67,11 +66,11 @@ _NO_CONNECTION: Final = re.compile(
 )
 
 # "CANCELLED" comes from a C core server that drops a new call because it is stopping. The other
-# texts come from our own library, when we close the connection during the call.
+# messages come from our own library, if we close the connection during the call.
 _NOT_TAKEN: Final = frozenset({"CANCELLED", "Channel closed!", "Stream removed (Channel closed!)"})
 
 # The transport on either side reports a message above a size limit with the same code that drivers
-# use for a full storage pool (D-024). The texts are those of the gRPC C core (`CLIENT: Received
+# use for a full storage pool (D-024). The messages are those of the gRPC C core (`CLIENT: Received
 # message larger than max (..)`, `SERVER: Sent ..`), of grpc-go (`grpc: received message larger than
 # max`, `trying to send message larger than max`) and of the C core's metadata limits.
 _TOO_LARGE: Final = re.compile(
@@ -80,17 +79,17 @@ _TOO_LARGE: Final = re.compile(
     re.IGNORECASE,
 )
 
-# The Python client turns an unknown status number into UNKNOWN with this text.
+# The Python client turns an unknown status code into UNKNOWN with this message.
 _UNKNOWN_CODE: Final = re.compile(
     r'Server sent unknown code (?P<code>\d+) and details "(?P<details>.*)"', re.DOTALL
 )
 
 
 def code_name(code: int | None) -> str:
-    """Return a status number in Go's spelling, such as `DeadlineExceeded` (P-904).
+    """Return a status code in Go's spelling, such as `DeadlineExceeded` (P-904).
 
-    For an unknown number, return `Code(<n>)`. For None, which means that there is no status, return
-    the value of the metric label of P-011.
+    For an unknown number, return `Code(<n>)`. For None (no status), return the value of the metric
+    label of P-011.
     """
     if code is None:
         return NO_STATUS_NAME
@@ -101,13 +100,13 @@ class CsiError(Exception):
     """A call ended with a gRPC status other than OK.
 
     Attributes:
-        code: the status number; None if there is no status (`NoStatusError`).
-        code_name: the code in Go's spelling, which is also the value of the metric label.
+        code: the status code; None if there is no status (`NoStatusError`).
+        code_name: the code in Go's spelling; also the value of the metric label.
         details: the status message, without the secrets of the request.
         rpc: the full method name, `/csi.v1.Controller/CreateVolume`; empty outside a call.
-        from_transport: True if the status comes from gRPC itself and therefore does not
-            describe the storage system: RESOURCE_EXHAUSTED then means a message above a size
-            limit, not a full pool (D-024).
+        from_transport: True if the status comes from gRPC itself and therefore does not describe
+            the storage system. RESOURCE_EXHAUSTED then means that a message was above a size limit,
+            not that a pool is full (D-024).
         is_final: True if the driver has finished and created nothing (P-410, column
             "otherwise"). False if the driver may still be working, or may have created a
             volume.
@@ -124,7 +123,7 @@ class CsiError(Exception):
         from_transport: bool = False,
         is_final: bool | None = None,
     ) -> None:
-        super().__init__()  # no args, which would keep the text from before `scrub`
+        super().__init__()  # no args: they would keep the message from before `scrub`
         self.code = code
         self.code_name = code_name(code)
         self.details = details
@@ -141,7 +140,7 @@ class CsiError(Exception):
 
 
 class UndecodableAnswerError(CsiError):
-    """The driver answered OK with bytes that cannot be decoded (bad UTF-8 in a string, garbage).
+    """The driver returned OK with bytes that cannot be decoded (bad UTF-8 in a string, garbage).
 
     The code is INTERNAL, as in the Go client. Unlike in the Go client, the error is not final,
     because the driver did the work and a volume may exist.
@@ -152,10 +151,10 @@ class UndecodableAnswerError(CsiError):
 
 
 class UnusableAnswerError(UndecodableAnswerError):
-    """The driver answered OK, but `csi_client.answers` found an unusable field.
+    """The driver returned OK, but `csi_client.answers` found an unusable field.
 
     Attributes:
-        made: the id of the object that the driver created; "" if the answer does not name it.
+        made: the id of the object that the driver created; "" if the response does not contain it.
         members: the ids of the members of a created group.
     """
 
@@ -170,7 +169,7 @@ class UnusableAnswerError(UndecodableAnswerError):
 class NoStatusError(CsiError):
     """No gRPC status exists: the request could not be encoded, or the client is closed.
 
-    `str()` gives only the text, as for a plain Go error. According to the last row of P-410, the
+    `str()` gives only the message, as for a plain Go error. According to the last row of P-410, the
     error is not final.
     """
 
@@ -184,9 +183,9 @@ class NoStatusError(CsiError):
 def from_status(code: int, details: str, *, rpc: str) -> CsiError:
     """Build the error for a status as the Python gRPC library reports it.
 
-    The texts of the library itself are translated: exceeded deadlines (P-411), broken streams,
-    messages above a size limit (D-024) and status numbers that gRPC does not know (P-904). A
-    driver's own text is kept.
+    The library's own messages are translated: exceeded deadlines (P-411), broken streams, messages
+    above a size limit (D-024) and status codes that gRPC does not know (P-904). A driver's own
+    message is kept.
     """
     if code == DEADLINE_EXCEEDED and _OWN_DEADLINE.fullmatch(details):
         return CsiError(code, _GO_DEADLINE_TEXT, rpc=rpc, from_transport=True)
@@ -205,9 +204,9 @@ def from_status(code: int, details: str, *, rpc: str) -> CsiError:
 
 
 def _answer_was_lost(match: re.Match[str]) -> bool:
-    """Return True if the answer was too large, False if the request was.
+    """Return True if the response was too large, False if the request was.
 
-    A request that is too large never reaches the driver. The message was the answer if the client
+    A request that is too large never reaches the driver. The message was the response if the client
     was receiving it or the server was sending it, whichever side reports the error.
     """
     if match["metadata"]:

@@ -2,9 +2,8 @@
 
 The plugin serves a unix socket in the kubelet's directory, and the kubelet calls the plugin over it
 (NR-001, NR-010). The socket is bound under a hidden name, which the kubelet ignores, and is renamed
-once it answers. So the kubelet never finds a socket that is not listening yet. And the gRPC
-library, which removes the file that it has bound, never removes the socket of a successor
-(NRD-004).
+once it responds. So the kubelet never finds a socket that is not listening yet. And the gRPC
+library, which removes the file that it has bound, never removes a successor's socket (NRD-004).
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _OWNER_ONLY: Final = 0o077
 
 
 class RegistrationError(Exception):
-    """The socket cannot be served or does not answer; the text explains what failed and why."""
+    """The socket cannot be served or does not respond; the message explains what failed and why."""
 
 
 class RegistrationServer:
@@ -45,9 +44,9 @@ class RegistrationServer:
     Args:
         path: the public path of the socket.
         name: the driver's name.
-        endpoint: the path at which the kubelet finds the driver's socket; the path is not checked.
-        on_status: called after each registration with True if it succeeded, and with the
-            kubelet's error text.
+        endpoint: the path where the kubelet finds the driver's socket; it is not checked.
+        on_status: called after each registration with whether it succeeded and the kubelet's error
+            message.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class RegistrationServer:
         self._identity = (0, 0, 0)
 
     def start(self) -> None:
-        """Serve the socket, then rename it to its public name, which replaces a stale socket.
+        """Serve the socket, then rename it to its public name; this replaces a stale socket.
 
         The mode of the socket is 0700.
 
@@ -154,7 +153,7 @@ def ask(path: Path, timeout_seconds: float) -> PluginInfo:
     """Call GetInfo as the kubelet does, over a new connection (NR-040).
 
     Raises:
-        RegistrationError: no answer arrived in time, or the call failed; the text is gRPC's.
+        RegistrationError: no response arrived in time, or the call failed; the message is gRPC's.
     """
     channel = grpc.insecure_channel(
         f"unix:{path}", options=(("grpc.use_local_subchannel_pool", 1),)

@@ -1,15 +1,15 @@
-"""Removes secrets from texts that a driver wrote.
+"""Removes secrets from a driver's messages.
 
-Drivers repeat credentials in their error messages, which become events on the user's object. Known
-spellings of a secret are replaced: verbatim, without a trailing newline, one field of a JSON
+Drivers repeat credentials in their error messages, and these become events on the user's object.
+Known spellings of a secret are replaced: verbatim, without a trailing newline, one field of a JSON
 document, quoted, escaped, truncated, as hex or base64, in a URL or in an authorization header. The
-rest of the text is then decoded in every known way, and compared without regard to case and
-punctuation. If half of a secret, or `RUN` characters of a long one, is still found, the whole text
-is hidden.
+rest of the message is then decoded in every known way, and compared without regard to case and
+punctuation. If half of a secret, or `RUN` characters of a long one, is still found, the whole
+message is hidden.
 
-A user can choose the secrets, and a driver can choose the text, so the work is bounded: if there
-are more secrets than `MAX_SECRETS` and `MAX_PIECES` allow, the text is hidden without being read. A
-long text is truncated.
+A user can choose the secrets, and a driver can choose the message, so the work is bounded: if there
+are more secrets than `MAX_SECRETS` and `MAX_PIECES` allow, the message is hidden unread. A long
+message is truncated.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def _shares(text: str, piece: str, least: int) -> bool:
             if _run(text, place, piece, at) >= length:
                 return True
             tried += 1
-            if tried > RUN:  # so many partial matches: the text is made to cost time
+            if tried > RUN:  # so many partial matches: the text was made to cost time
                 return True
             place = text.find(piece[at : at + block], place + 1)
     return False
@@ -237,7 +237,7 @@ def _spellings(piece: str) -> set[str]:
 
 
 def _without(text: str, form: str) -> str:
-    """Return the text with each occurrence of the form replaced, even one that is cut off."""
+    """Return the text with every occurrence of the form replaced, even a truncated one."""
     start = _start(form)
     kept, position = [], 0
     while (found := text.find(start, position)) >= 0:
@@ -255,7 +255,7 @@ def _start(form: str) -> str:
 
 
 def _unless_coded(match: re.Match[str], word: str, pieces: list[str]) -> str:
-    """Return the match unchanged, or `STRIPPED` if it decodes to a text that contains a piece."""
+    """Return the match unchanged, or `STRIPPED` if a decoding of it contains a piece."""
     for data in _decoded(word):
         plain = data.decode("utf-8", "replace")
         if any(_start(piece) in plain for piece in pieces):

@@ -1,7 +1,7 @@
 """Finds out why TLS to a driver fails, using Python's ssl module; gRPC only reports "closed".
 
-With TLS 1.3, a server refuses the client's certificate when the handshake is already over for the
-client, and gRPC's servers give no reason. So this module also examines our own certificate.
+With TLS 1.3, a server refuses the client's certificate only after the client has finished the
+handshake, and gRPC servers give no reason. So this module also examines our own certificate.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from csi_client.connection import TlsFiles
 
 TIMEOUT_SECONDS: Final = 5.0
-# What an HTTP/2 client sends first: the preface and an empty SETTINGS frame (RFC 9113, 3.4).
+# The first bytes from an HTTP/2 client: the preface and an empty SETTINGS frame (RFC 9113, 3.4).
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
 
 EXPIRED: Final = "a certificate has expired"
@@ -28,7 +28,7 @@ NOT_TLS: Final = "the driver does not speak TLS"
 
 
 def refusal(host: str, port: int, tls: TlsFiles) -> str:
-    """Return why TLS fails, as one of this module's constants or another short text.
+    """Return why TLS fails: one of this module's constants or another short message.
 
     Return "" if TLS is not the problem. The function connects once, and blocks for about 5 s at
     most.
@@ -66,7 +66,7 @@ def refusal(host: str, port: int, tls: TlsFiles) -> str:
 
 
 def own_certificate_trouble(certificate: Path, key: Path) -> str:
-    """Check our certificate with an in-memory handshake; return `EXPIRED`, another text, or ""."""
+    """Check our certificate with an in-memory handshake; return `EXPIRED`, a message, or ""."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False

@@ -1,4 +1,4 @@
-"""`python -m watcher [flags]`: read the flags, build the watcher, and run it until SIGTERM."""
+"""`python -m watcher [flags]`: reads the flags, builds the watcher, and runs it until SIGTERM."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def build(settings: Settings, metrics: Metrics | None = None) -> Watcher:
         intents=IntentStore(redis_client),
         namespace=settings.kube.namespace,
         resync_seconds=resync_seconds,
-        # This period is a little shorter than the watchers' own, so that it has always passed when
-        # a watcher starts its next round.
+        # This period is slightly shorter than the watchers' own, so that it is always over when a
+        # watcher starts its next round.
         recovery=Recovery(
             redis_client, queue, period_seconds=recovery_seconds(resync_seconds) * 0.9
         ),
@@ -81,7 +81,7 @@ def run(settings: Settings) -> int:
         ConfigError: there is no usable client configuration, or the process cannot listen on
             the address of the HTTP endpoint.
     """
-    # The signals are blocked before the first thread starts, so that all threads inherit this and
+    # The signals are blocked before the first thread starts, so that all threads block them too and
     # only `sigwait` receives them.
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
     metrics = Metrics()

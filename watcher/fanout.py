@@ -1,7 +1,7 @@
 """Passes one watched resource to several receivers: controllers' rules and the shared cache.
 
 A receiver that joins later gets nothing until the next list starts, so that it never has incomplete
-data. If one receiver fails on an object, the others still receive the object.
+data. If one receiver fails on an object, the others still receive it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class FanOut(Generic[T]):
-    """Passes every call on to all receivers.
+    """Passes all calls on to all receivers.
 
     Args:
         path: the API path of the resource, for the log.
@@ -39,12 +39,12 @@ class FanOut(Generic[T]):
         """
         if name in self._members:
             return False
-        # The dict is replaced and not modified, because the reflector's thread may be reading it.
+        # The dict is replaced, not modified, because the reflector's thread may be reading it.
         self._members = {**self._members, name: make()}
         return True
 
     def begin_list(self) -> None:
-        """Pass on the start of a list, including to receivers that joined since the last list."""
+        """Pass on the start of a list, also to receivers that have joined since the last list."""
         self._listening = tuple(self._members.items())
         self._tell(lambda sink: sink.begin_list())
 

@@ -1,12 +1,12 @@
-"""Detects that etcd was restored to an older state, which invalidates all known resourceVersions.
+"""Detects if etcd has been restored to an older state: all known resourceVersions are then invalid.
 
 After a restore from a backup, the same resourceVersions are used again for different states. A
 watch that continues from the old, higher version is silent until the cluster has passed that
 version, and entries of the shared cache that look newer take precedence over the current ones. So
-every few seconds this module requests the current version of one kind, one kind after another, and
-compares it with the newest version that the kind's watch has seen. It does the same when Redis
-holds entries that are newer than a complete list. An API server that lags behind can answer with an
-old version, so a second answer must confirm the first.
+every few seconds, this module requests the current version of one kind, one kind after another, and
+compares it with the newest version that the kind's watch has seen. It does the same if Redis has
+entries that are newer than a complete list. An API server that lags behind may return an old
+version, so a second response must confirm the first.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class History:
     Args:
         reflectors: the watcher's reflectors by name; more may be added later.
         epoch: returns the current epoch of Redis.
-        end_life: ends the given epoch, unless it has already ended, and drops the entries in Redis
-            that have a resourceVersion.
+        end_life: ends the given epoch, if it has not ended yet, and drops the entries in Redis that
+            have a resourceVersion.
         relist: lists the kinds with the given names again.
     """
 
@@ -59,11 +59,11 @@ class History:
         self._stopped = threading.Event()
 
     def stop(self) -> None:
-        """Interrupt a comparison that is waiting for its second answer."""
+        """Interrupt a comparison that is waiting for its second response."""
         self._stopped.set()
 
     def life_began(self) -> None:
-        """Note that a new epoch began: Redis is empty, but watches may still be ahead of etcd."""
+        """Note that an epoch has begun: Redis is empty, but watches may still be ahead of etcd."""
         self._is_new_life = True
 
     def step(self) -> float:
@@ -93,8 +93,7 @@ class History:
             self._went_back(name, epoch)
 
     def _is_ahead(self, name: str) -> bool:
-        # The watch's version is read before the current version, which must therefore be at least
-        # as high.
+        # The watch's version is read first, so the current version must be at least as high.
         return self._is_beyond(name, self._reflectors[name].health.version)
 
     def _is_beyond(self, name: str, version: str) -> bool:

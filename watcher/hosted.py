@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Hosted:
-    """The rules of one controller, and the lock under which they are called.
+    """The rules of one controller, and a lock that is held while they are called.
 
     Args:
         spec: the controller's description.
@@ -55,7 +55,7 @@ class Hosted:
         """Pass the current state of an object to the rules."""
         with self._lock:
             told = tuple(self.rules.seen(resource, item, is_listed=is_listed))
-        # A list follows a gap, so its keys are added even if a key was already added for the same
+        # A list follows a gap, so its keys are added even if they were already added for the same
         # version of the object.
         self._send(told, None if is_listed else resource, item)
 
@@ -86,9 +86,9 @@ class Hosted:
                 self._outbox.add([one], version=self._version(one, resource, item))
 
     def _version(self, key: Key, resource: Resource | None, item: Any) -> str:
-        """Return the event's resourceVersion if the key is that of this very object, otherwise "".
+        """Return the event's resourceVersion if the key belongs to this very object, otherwise "".
 
-        With this version, the queue can ignore the same event when another watcher reports it.
+        It lets the queue ignore the same event from another watcher.
         """
         kind = next((kind for kind in self.spec.kinds if kind.name == key.kind), None)
         if kind is None or kind.subject is None or kind.subject != resource:
@@ -130,10 +130,10 @@ class RulesSink:
 class ScopedSink:
     """Passes one part of a resource to one controller's rules.
 
-    Unlike RulesSink it does not pass on the starts and ends of lists, because a list of one part
-    does not cover the other parts. So this sink itself finds the objects that are missing from the
-    list, and reports them as deleted. It keeps the identity and labels of each object, so it should
-    be used only for resources with few objects.
+    Unlike RulesSink, it does not pass on the starts and ends of lists, because a list of one part
+    does not cover the other parts. Instead, it finds the objects that are missing from the list
+    itself, and reports them as deleted. It keeps the identity and labels of each object, so it
+    should be used only for resources with few objects.
     """
 
     def __init__(self, hosted: Hosted, resource: Resource) -> None:
@@ -164,9 +164,9 @@ class ScopedSink:
         self._hosted.seen(self._resource, item, is_listed=False)
 
     def deleted(self, item: Any) -> None:
-        """Report an object as deleted, in the state in which it was last seen.
+        """Report an object as deleted, as it was last seen.
 
-        The object may have left the watch because its labels changed.
+        It may have left the watch because its labels changed.
         """
         known = self._known.pop(item.metadata.uid, None)
         self._hosted.gone(self._resource, known or item)

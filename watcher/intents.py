@@ -1,9 +1,9 @@
-"""Restores intents from their ConfigMap copies after Redis lost its data.
+"""Restores intents from their ConfigMap copies after Redis has lost its data.
 
 Workers copy the intent of a long or unfinished attempt into a ConfigMap in csi-fleet's own
 namespace (M-010). Without the copy, a volume would leak if its claim was deleted in the meantime.
-Intents are restored after Redis lost its data, and also every minute: if a worker died before it
-deleted a copy, the restored intent causes one more reconcile, which removes the intent and the
+Intents are restored after Redis has lost its data, and also every minute: if a worker died before
+it deleted a copy, the restored intent causes one more reconcile, which removes the intent and the
 copy.
 """
 
@@ -29,7 +29,7 @@ _log = get_logger(__name__)
 
 
 class _Record(msgspec.Struct):
-    """The field of a record that is used here; a record in which it has a wrong type is skipped."""
+    """The field of a record that is used here; if it has the wrong type, the record is skipped."""
 
     key: str
 
@@ -58,7 +58,7 @@ def restore_intents(
 
     The function is idempotent, and may run in two watchers at once. An existing intent is newer
     than its copy. If an intent is restored after its attempt has ended, the worker finds nothing
-    left to do.
+    more to do.
 
     Raises:
         ApiError: the ConfigMaps cannot be read.

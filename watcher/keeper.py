@@ -1,4 +1,4 @@
-"""Does the watcher's periodic work in Redis: moves due keys, detects new drivers and lost data.
+"""Does the watcher's periodic work in Redis: moves due keys, and detects new drivers and lost data.
 
 Each step takes a bounded time, waits only for Redis, and may run in several watchers at once.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 LOOK_SECONDS: Final = 0.4
-# The interval between steps until the first driver is known; no key can be added before then.
+# The interval between steps until the first driver is known; until then, no key can be added.
 FIRST_LOOK_SECONDS: Final = 0.05
 # How often to check for kinds that are missing in the shared cache. Workers wait until such a kind
 # has been listed again.
@@ -56,8 +56,8 @@ class Keeper:
         queue: the queue to maintain.
         epochs: returns the epoch of Redis.
         registry: returns the registered drivers.
-        on_epoch: called with True when Redis is reached for the first time, and with False
-            after Redis lost its data.
+        on_epoch: called with True once Redis has been reached for the first time, and with False
+            after Redis has lost its data.
         on_drivers: called with all known records by queue name, after the records have changed.
         on_check: called every `CHECK_SECONDS`, to check for kinds that are missing in the
             shared cache.
@@ -114,7 +114,7 @@ class Keeper:
             try:
                 self._on_epoch(not before)
             except TransientError:
-                self.epoch = before  # so that the next check repeats this
+                self.epoch = before  # the next check repeats this
                 raise
         self._look_at_drivers()
 

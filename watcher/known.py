@@ -1,8 +1,8 @@
 """Keeps the drivers that the watcher has seen, with the records of their workers.
 
-The registry drops a driver whose workers are gone. The driver's keys wait in the queue, so the
-watcher keeps the driver until the watcher restarts. In node deployment, a node is dropped together
-with its worker, because the keys of a removed node would wait forever.
+The registry drops a driver whose workers are gone. The driver's keys are still waiting in the
+queue, so the watcher keeps the driver until the watcher restarts. In node deployment, a node is
+dropped together with its worker, because the keys of a removed node would wait forever.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 Record: TypeAlias = "Mapping[str, Any]"
 
-# Records of one driver that alternate for longer than this are reported. Workers rewrite their
-# records every few seconds, so a rollout that takes longer than this is reported too.
+# If one driver's records alternate for longer than this, it is reported. Workers rewrite their
+# records every few seconds, so a rollout that takes longer is reported too.
 _DIFFER_SECONDS: Final = 60.0
 _CALM_SECONDS: Final = 20.0
-# The controllers of a record that names no controllers.
+# The controllers if a record names none.
 _DEFAULT = ("provisioner",)
 
 
@@ -41,8 +41,8 @@ class Differing:
     """Detects processes that keep overwriting each other's record of one driver.
 
     Over a longer time, the only possible cause is two drivers with the same name in front of
-    different storage systems. This is dangerous: if the wrong driver answers a deletion with OK,
-    the volume leaks.
+    different storage systems. This is dangerous: if the wrong driver returns OK for a deletion, the
+    volume leaks.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Differing:
         self._told: set[str] = set()
 
     def see(self, records: Mapping[str, Record], now: float) -> list[str]:
-        """Return each place whose record has alternated for a minute, unless returned before.
+        """Return the places whose record has been alternating for a minute, each only once.
 
         Args:
             records: the registered records, by their place in the registry.

@@ -1,9 +1,9 @@
 """Decides which resources are watched, and passes objects to the rules and the shared cache.
 
-Each resource has one reflector, which is shared by all controllers that watch the resource and by
-the shared cache. Only the controllers' specs decide what is watched. A controller runs here if the
-settings choose it or a driver's record names it. Each of its watches starts once the watch is
-needed, and never stops.
+Each resource has one reflector; the shared cache and all controllers that watch the resource share
+it. What is watched depends only on the controllers' specs. A controller runs here if the settings
+choose it or a driver's record names it. Each of its watches starts once the watch is needed, and
+never stops.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Machine:
         follow: starts a reflector that feeds the sink; returns None once the watcher stops.
 
     Attributes:
-        reflectors: the reflectors that were started, by name.
+        reflectors: the running reflectors, by name.
         records: the records of all known drivers, by their place in the registry.
     """
 
@@ -83,7 +83,7 @@ class Machine:
         self._has_begun = False
         self._fans: dict[str, FanOut[Any]] = {}
         self._catalog: dict[str, str] = {}
-        # For each reflector: how many lists it had completed when it was last asked to list again.
+        # For each reflector: how many lists it had completed when a new list was last requested.
         self._asked: dict[str, int] = {}
         self.reflectors: dict[str, Following] = {}
         self.records: dict[str, Record] = {}
@@ -112,7 +112,7 @@ class Machine:
             now = tuple({record["queue_name"]: record for record in ours}.values())
             if now == before:
                 continue
-            # The keys are held first, because keys of the new drivers must not be sent before the
+            # The keys are held first, because the new drivers' keys must not be sent before the
             # entries of the shared cache.
             self._hold(hosted, now)
             hosted.set_records(now)
@@ -144,7 +144,7 @@ class Machine:
                 reflector.relist()
 
     def relist_catalog(self) -> None:
-        """List all kinds of the shared cache again, after Redis lost its data."""
+        """List all kinds of the shared cache again, after Redis has lost its data."""
         self.relist(self.catalog_kinds.values())
 
     def is_asked(self, name: str) -> bool:
@@ -167,7 +167,7 @@ class Machine:
                 self._join(hosted, watch, scope)
 
     def _hold(self, hosted: Hosted, records: Records) -> None:
-        """Hold the controller's keys until all cached kinds that its workers read are listed."""
+        """Hold the controller's keys until the cached kinds that its workers read are listed."""
         kinds = [kind.name for kind in hosted.spec.kinds]
         for watch in hosted.spec.watches:
             if watch.catalog and watch.is_needed(records):
@@ -198,10 +198,10 @@ class Machine:
             self._catalog[watch.catalog] = name
 
     def _is_metadata_enough(self, resource: Resource) -> bool:
-        """Return True if no controller needs more than the metadata of the resource's objects.
+        """Return True if every controller needs only the metadata of the resource's objects.
 
-        Controllers that do not run are included, because they share the resource's reflector once
-        they run.
+        Controllers that are not running are included, because they would share the resource's
+        reflector.
         """
         watches = [watch for hosted in self._hosted for watch in hosted.spec.watches]
         return all(watch.metadata_only for watch in watches if watch.resource == resource)

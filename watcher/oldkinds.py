@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-# While a kind's first list is due, and afterwards.
+# The interval while a kind's first list is due, and the interval afterwards.
 _SOON_SECONDS: Final = 2.0
 _LATER_SECONDS: Final = 60.0
 
 
 class OldKinds:
-    """Looks at the watched kinds that are not served; each problem is logged once.
+    """Checks the watched kinds that are not served; logs each problem once.
 
     Args:
         kube: reads from the API server.
         missing: returns the watched kinds that the API server does not serve.
-        is_listed: returns True once it is known for each watched kind whether it is served.
+        is_listed: returns True once it is known which watched kinds are served.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class OldKinds:
         self._logged: set[str] = set()
 
     def step(self) -> float:
-        """Log new problems; return the seconds until the next look."""
+        """Log new problems; return the seconds until the next check."""
         if not self._is_listed():
             return _SOON_SECONDS
         problems = set(outdated(self._kube, self._missing()))

@@ -1,11 +1,11 @@
 """Buffers what the reflectors write to Redis, so that they never wait for Redis.
 
 Reflector threads put keys and cache entries here. One thread sends them, cache entries before keys,
-so that a worker that processes a claim finds the claim's class. A controller's keys are held until
-this watcher has listed each cached kind that the controller reads: after a restart, the cache in
-Redis is complete but outdated (client-go: WaitForCacheSync). While Redis is unavailable, the buffer
-keeps the newest value per name, and later sends these values in order. If the buffer overflows, it
-is dropped, and everything is listed and added again once Redis is available.
+so that a worker that is processing a claim finds the claim's class. A controller's keys are held
+until this watcher has listed each cached kind that the controller reads: after a restart, the cache
+in Redis is complete but outdated (client-go: WaitForCacheSync). While Redis is unavailable, the
+buffer keeps the newest value per name, and later sends these values in order. If the buffer
+overflows, it is dropped, and everything is listed and added again once Redis is available.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 # The number of keys per call to Redis.
 _BATCH = 500
-# The largest number of keys and entries that wait while Redis is unavailable (some 100 MB). For a
-# larger number, it is cheaper to list everything again.
+# The maximum number of keys and entries to keep while Redis is unavailable (some 100 MB). Above
+# that, it is cheaper to list everything again.
 MOST_WAITING: Final = 200_000
-# The number of keys that become due per second when everything is added, at a resync or after Redis
-# lost its data. One worker can process many more, so the latency of new claims does not suffer.
+# How many keys become due per second when everything is added, at a resync or after Redis has lost
+# its data. One worker can process many more, so the latency of new claims does not suffer.
 SPREAD_PER_SECOND: Final = 200.0
 
 
@@ -38,7 +38,7 @@ class Queue(Protocol):
         """Add the keys to the queue, so that they are reconciled."""
 
     def add_events(self, versions: Mapping[Key, str]) -> None:
-        """Add each key, unless this version of its object was added recently."""
+        """Add the keys, except those added recently for the same version of their object."""
 
     def forget(self, keys: Iterable[Key]) -> None:
         """Drop the counters of deleted objects."""
@@ -90,11 +90,11 @@ class _Pending:
 
     Attributes:
         entries: (kind, name) -> (version, value); if the value is None, the entry is removed.
-        keys: key -> the object's resourceVersion; with "", the key is added whatever the
-            version, and with None, the key is forgotten.
-        everything: True if the keys of all objects that need work are to be added; they are
+        keys: key -> the object's resourceVersion; "" adds the key whatever the version, and None
+            forgets it.
+        everything: True if the keys of all objects that need work should be added; they are
             collected when they are sent.
-        fresh: the cached kinds whose watch is open, and the epoch of Redis.
+        fresh: the cached kinds with an open watch, and the epoch of Redis.
         is_cut: True if the buffer overflowed and was dropped.
     """
 
@@ -114,7 +114,7 @@ class _Pending:
     def cut(self, most: int) -> None:
         """On overflow, drop all keys, entries and lists.
 
-        Lists cannot be kept on their own, because the later entries would be missing.
+        Lists cannot be kept on their own, because later entries would be missing.
         """
         if len(self.keys) + len(self.entries) > most:
             self.lists.clear()
@@ -130,14 +130,13 @@ class Outbox:
         queue: receives the keys.
         catalog: receives the entries of the shared cache.
         all_keys: returns the keys of all objects that need work.
-        on_newer: called with the kind and the version if Redis holds entries that are newer
-            than the list just written, before the list is declared complete. If it raises an
-            exception, the list is sent again later.
-        on_cut: called before anything is sent once Redis is available after an overflow. It
-            declares the cache incomplete and lists everything again; it raises an exception
-            while Redis is unavailable.
-        most_waiting: the largest number of keys and entries that may wait while Redis is
-            unavailable.
+        on_newer: called with the kind and the version if Redis has entries that are newer than the
+            list just written, before the list is declared complete. If it raises an exception, the
+            list is sent again later.
+        on_cut: called after an overflow, once Redis is available and before anything is sent. It
+            declares the cache incomplete and lists everything again; it raises an exception while
+            Redis is unavailable.
+        most_waiting: the maximum number of keys and entries to keep while Redis is unavailable.
     """
 
     def __init__(
@@ -159,7 +158,8 @@ class Outbox:
         self._lock = threading.Lock()
         self._pending = _Pending()
         self._is_sending = False
-        # For each cached kind that has not been listed yet: the kinds of keys that wait for it.
+        # For each cached kind that has not been listed yet: the kinds of keys that are waiting for
+        # it.
         self._awaited: dict[str, set[str]] = {}
         self._held: dict[Key, str] = {}
         self._listed: set[str] = set()
@@ -194,13 +194,13 @@ class Outbox:
                 self._awaited.setdefault(kind, set()).update(key_kinds)
 
     def add_everything(self) -> None:
-        """Soon add the keys of all objects that need work, in batches that are spread over time."""
+        """Add the keys of all objects that need work soon, in batches spread over time."""
         with self._lock:
             self._pending.everything = True
             self._wake()
 
     def forget(self, keys: Iterable[Key]) -> None:
-        """Forget keys soon; this replaces an earlier request to add one of these keys."""
+        """Forget keys soon; this replaces earlier requests to add them."""
         with self._lock:
             for key in keys:
                 # The old entry is removed before the new one is added, so that the key moves to the
@@ -232,7 +232,7 @@ class Outbox:
             self._wake()
 
     def keep_fresh(self, kinds: Collection[str], epoch: str) -> None:
-        """Record that these kinds are watched, soon after the entries that are waiting now."""
+        """Soon, after the entries waiting now, record that these kinds are being watched."""
         with self._lock:
             self._pending.fresh = (kinds, epoch)
             self._wake()
@@ -273,10 +273,10 @@ class Outbox:
             self._wake()
 
     def _send(self, batch: _Pending) -> None:
-        """Send the batch, and remove the parts that were sent from it.
+        """Send the batch; remove the parts that have been sent from it.
 
-        The keys to forget are sent before everything else, because that frees memory, and a nearly
-        full Redis refuses other writes.
+        The keys to forget are sent first, because this frees memory, and a nearly full Redis
+        refuses other writes.
         """
         if batch.is_cut:
             self._on_cut()
@@ -305,8 +305,8 @@ class Outbox:
         while batch.keys:
             self._send_keys(batch.keys)
         if batch.everything:
-            # After a failure, this loop starts from the beginning, which does no harm: adding a key
-            # twice has no further effect.
+            # After a failure, this loop starts again from the beginning. That does no harm: adding
+            # a key twice has no further effect.
             keys, size = self._free(self._all_keys()), max(1, int(SPREAD_PER_SECOND / 2))
             for start in range(0, len(keys), size):
                 delay_seconds = start / SPREAD_PER_SECOND
@@ -314,11 +314,11 @@ class Outbox:
             batch.everything = False
 
     def _held_kinds(self) -> set[str]:
-        """Return the kinds of keys that wait for a list; the caller must hold the lock."""
+        """Return the kinds of keys that are waiting for a list; the caller must hold the lock."""
         return set[str]().union(*self._awaited.values())
 
     def _free(self, keys: Iterable[Key]) -> list[Key]:
-        """Return the keys that may be sent now, with the queues taking turns; hold the others."""
+        """Return the keys that may be sent now, alternating between the queues; hold the others."""
         keys = list(keys)
         with self._lock:
             held = self._held_kinds()
@@ -337,7 +337,7 @@ class Outbox:
             del keys[key]
 
     def _put_back(self, batch: _Pending) -> None:
-        """Keep the unsent part of the batch, except what newer data has already replaced."""
+        """Keep the unsent part of the batch, except data that newer data has replaced."""
         with self._lock:
             newer = self._pending
             if newer.is_cut:  # everything is relisted, and these lists miss the dropped entries
@@ -361,7 +361,7 @@ class Outbox:
 
 
 def _interleaved(keys: Iterable[Key]) -> list[Key]:
-    """Return the keys with the queues taking turns, so that no queue waits for another."""
+    """Return the keys, alternating between the queues, so that no queue has to wait for another."""
     lanes: defaultdict[str, list[Key]] = defaultdict(list)
     for key in keys:
         lanes[key.lane].append(key)

@@ -1,9 +1,9 @@
-"""The whole watcher: its parts and threads, how it starts and how it stops.
+"""The whole watcher: its parts and threads, and how it starts and stops.
 
 Two watchers may run at the same time, because every write is idempotent or decided by
 resourceVersion. The threads are one reflector per resource, and the loops below. Reflectors start
 once Redis has been reached; those of nodes and attachments start once a driver needs them (F-034).
-The liveness check covers every thread, and fails if one has ended or hangs.
+The liveness check covers every thread, and fails if one has ended or is hanging.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 _RECOVERY_SECONDS: Final = 60.0
-# Deleted objects are remembered for this long; no watcher lags that far behind.
+# Deletions are remembered for this long; no watcher lags that far behind.
 PRUNE_SECONDS: Final = 3600.0
 PAUSES_SECONDS: Final = 5.0
 # Recovery reads ConfigMaps and records in Redis; each of these requests has its own timeout.
@@ -72,23 +72,22 @@ class Watcher:
     Args:
         client: the client of the API server.
         queue: receives the keys; its `publish` notifies the workers.
-        catalog: the shared cache, which receives classes, nodes and attachments.
+        catalog: the shared cache; it receives classes, nodes and attachments.
         registry: the registered drivers.
         intents: the store of intents.
         namespace: the namespace of csi-fleet's own ConfigMaps.
         resync_seconds: the time between two resyncs; 0 for no resyncs.
         recovery: adds the keys of intents that have lost their key.
-        metrics: counts watch events; with None, no events are counted.
-        presence: records every few seconds that this watcher is alive; with None, nothing is
-            recorded.
-        pauses: the mirror of operators' pauses in Redis; with None, no pauses are mirrored.
-        celery_keys: deletes leftover keys of Celery from Redis; with None, no keys are deleted.
+        metrics: counts watch events; None for no counts.
+        presence: records every few seconds that this watcher is alive; None for no record.
+        pauses: the mirror of operators' pauses in Redis; None for no mirror.
+        celery_keys: deletes leftover Celery keys from Redis; None for no deletions.
         specs: the specs of all controllers.
         chosen: the controllers that run even if no registered driver names them.
 
     Attributes:
         machine: the controllers' rules and their reflectors.
-        reflectors: the reflectors that were started, by resource.
+        reflectors: the running reflectors, by resource.
     """
 
     def __init__(
@@ -160,7 +159,7 @@ class Watcher:
         self._stopped = threading.Event()
 
     def _make_loops(self) -> dict[str, Loop]:
-        """Return the loops by name, in the order in which they are to be started."""
+        """Return the loops by name, in the order in which to start them."""
         quick = Backoff(base_seconds=0.2, cap_seconds=2.0)
         loops = [
             Loop(
@@ -213,7 +212,7 @@ class Watcher:
             loop.start()
 
     def stop(self, *, timeout_seconds: float = 3.0) -> None:
-        """Stop all threads; idempotent. The next watcher's lists replace data that was not sent."""
+        """Stop all threads; idempotent. The next watcher's lists replace unsent data."""
         deadline = time.monotonic() + timeout_seconds
         self._stopped.set()
         self.history.stop()
@@ -236,7 +235,7 @@ class Watcher:
         return self._is_listed() and self.outbox.is_idle
 
     def check_ready(self) -> str:
-        """Return what keeps events from reaching the queue; "" if nothing does."""
+        """Return what prevents events from reaching the queue; "" if nothing does."""
         if self.is_down or not self.reflectors:
             problem = self.loops["keeper"].problem or self.loops["outbox"].problem
             return f"waiting for Redis: {problem}" if problem else "waiting for Redis"
@@ -248,7 +247,7 @@ class Watcher:
         )
 
     def _redis_seen(self, is_first: bool) -> None:
-        """Fill Redis, at startup and after Redis lost its data (M-017, C-148)."""
+        """Fill Redis, at startup and after Redis has lost its data (M-017, C-148)."""
         if is_first:
             if self._recovery is not None:
                 self._recovery.adopt()
@@ -319,7 +318,7 @@ class Watcher:
         return {record["queue_name"] for record in self.machine.records.values()}
 
     def _check_catalog(self) -> None:
-        """List cached kinds again that are not marked complete; workers wait for them."""
+        """Relist the cached kinds that are not marked complete; workers are waiting for them."""
         is_idle = self.outbox.is_idle
         watched = [
             kind
@@ -340,21 +339,20 @@ class Watcher:
             self.machine.relist([kinds[kind]])
 
     def _prune(self) -> float:
-        """Drop the cache entries of objects that were deleted an hour ago or earlier."""
+        """Drop the cache entries of objects that were deleted at least an hour ago."""
         reached = {
             kind: number(self.reflectors[name].health.version)
             for kind, name in self.machine.catalog_kinds.items()
         }
         for kind, before in self._pruned_to.items():
-            # Otherwise, the reflector is listing at this moment, or the resourceVersions have
-            # decreased.
+            # If not, the reflector is listing now, or the resourceVersions have decreased.
             if 0 < before <= reached[kind]:
                 self._catalog.prune(kind, str(before))
         self._pruned_to = reached
         return PRUNE_SECONDS
 
     def _keys_of_unsaved(self, volume: dict[str, Any]) -> list[Key]:
-        """Return the keys of the claim whose PV was not saved, in the form that the rules use."""
+        """Return the keys of the claim of an unsaved PV, in the form that the rules use."""
         drivers = Drivers.of_records(self.machine.records_of("provisioner"))
         return keys_of_unsaved(volume, drivers)
 

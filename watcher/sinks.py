@@ -1,7 +1,7 @@
 """Sinks that write watched objects to the shared cache, so that workers need no watches.
 
-Each kind has one sink, which only its reflector's thread calls. Sinks compare objects with their
-last state, so that status heartbeats of nodes cause no writes.
+Each kind has one sink; only its reflector's thread calls it. Sinks compare objects with their last
+state, so that nodes' status heartbeats cause no writes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class CatalogSink(Generic[T]):
-    """Writes one kind to the shared cache; subclasses choose which part of an object is kept.
+    """Writes one kind to the shared cache; subclasses choose which part of an object to keep.
 
     Args:
         kind: the name of the kind in the cache.
@@ -75,7 +75,7 @@ class ClassSink(CatalogSink["JsonObject"]):
         super().__init__(KIND_CLASSES, outbox, epoch)
 
     def entry(self, item: JsonObject) -> tuple[str, str, Mapping[str, Any]]:
-        """Return a class without its managed fields; add the kind, which listed items lack."""
+        """Return a class without managed fields; add the kind, because listed items have none."""
         metadata = {
             key: item["metadata"][key] for key in item["metadata"] if key != "managedFields"
         }
@@ -112,7 +112,7 @@ class NodeSink(CatalogSink["Node"]):
         return item.metadata.name, item.metadata.resource_version, item.metadata.labels or {}
 
     def begin_list(self) -> None:
-        """Start collecting a new list; forget all labels, so that every node is written."""
+        """Start collecting a new list; forget all labels, so that all nodes are written."""
         super().begin_list()
         self._seen = {}
 
@@ -122,7 +122,7 @@ class NodeSink(CatalogSink["Node"]):
         self._seen[item.metadata.name] = _digest(item)
 
     def changed(self, item: Node) -> None:
-        """Write the entry of a node if its labels changed."""
+        """Write the entry of a node if its labels have changed."""
         digest = _digest(item)
         if self._seen.get(item.metadata.name) != digest:
             self._seen[item.metadata.name] = digest
@@ -157,8 +157,8 @@ class AttachmentSink:
 
     def end_list(self, resource_version: str) -> None:
         """Replace the attachments of all volumes with those in the list."""
-        # Each entry has the version of the list, because an entry also shows which attachments of
-        # its volume do not exist.
+        # Each entry has the version of the list, because an entry also shows which attachments its
+        # volume does not have.
         items = {volume: (resource_version, dict(nodes)) for volume, nodes in self._listed.items()}
         listed = CatalogList(dict(items), resource_version, self._list_epoch)
         self._outbox.replace(KIND_ATTACHMENTS, listed)

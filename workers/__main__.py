@@ -17,7 +17,7 @@ from workers.errors import ConfigError, ProvisionerError
 from workers.observability.logging import configure_logging, get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from workers.config.settings import Settings
 
@@ -33,6 +33,7 @@ _MODULES: Final = {
     Command.WORKER: "worker",
     Command.BEAT: "beat",
     Command.FLOWER: "flower",
+    Command.SNAPSHOT_METADATA: "snapshotmetadata",
     Command.CONFORMANCE: "conformance",
     **dict.fromkeys(TOOLS, "tools"),
 }
@@ -60,6 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         configure_logging(settings.log.format, settings.log.verbosity)
         for line in settings.warnings:
             _log.warning("check the command-line flags", warning=line)
+        if program and command == Command.RUN:
+            _check_alone(program, os.environ)
         return dispatch(Command(command), settings, rest)
     except HelpRequested as help_text:
         sys.stdout.write(f"{help_text}\n")
@@ -100,6 +103,26 @@ def drop_in(arguments: list[str]) -> tuple[str, list[str]]:
     )
     command = Command.WORKER if has_redis else Command.RUN
     return command, [f"--controllers={spec.name}", *rest]
+
+
+def _check_alone(program: str, env: Mapping[str, str]) -> None:
+    """Report that a sidecar without a Redis URL is an installation of its own.
+
+    Raises:
+        ConfigError: other variables show that it should join an installation.
+    """
+    url = FLAGS["redis-url"].env
+    if given := sorted(name for name in env if name.startswith("CSI_FLEET_REDIS_") and name != url):
+        raise ConfigError(
+            f"{given[0]} is set, but {url} is not, so this container would not join the "
+            f"installation of that Redis. Set {url} too"
+        )
+    _log.warning(
+        "without a Redis URL this container is an installation of its own, which other "
+        "installations' status, pauses and limits do not include; set the variable to join one",
+        program=program,
+        variable=url,
+    )
 
 
 def dispatch(command: Command, settings: Settings, argv: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""The command `csi-fleet`: starts node helpers directly, everything else via `workers.__main__`.
+"""The command `csi-fleet`: starts node helpers directly, the rest through `workers.__main__`.
 
 A node helper must not load the modules that the other commands import (see `workers.node`).
 """
@@ -31,8 +31,7 @@ SIDECARS = frozenset(
 def main() -> int:
     """Run the program and return its exit code.
 
-    A program that is started under the name of a sidecar (`command: [/csi-attacher]`) acts as that
-    sidecar.
+    A program that is started by a sidecar's name (`command: [/csi-attacher]`) acts as that sidecar.
     """
     # While modules are being loaded, Ctrl-C ends the program without a traceback.
     is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -4,7 +4,7 @@
 ProvisionerError
   ConfigError          stop at startup; one line names the flag; exit code in `exit_code`
   AttemptError         one attempt failed; `state` is what the storage system may be doing
-  NamespaceFull        open attempts of the namespace use all bytes that Redis may hold for it
+  NamespaceFull        the namespace's open attempts have used up its quota of bytes in Redis
   RecordTooLarge       the intent or the mark of one object is larger than allowed
   IgnoredError         another program handles the object: no event, no retry
   TransientError       csi-fleet itself is not ready: retried without a back-off step or an event
@@ -36,7 +36,7 @@ class ProvisionerError(Exception):
 
 
 class ConfigError(ProvisionerError):
-    """A flag, a file or an environment variable is unusable; the text names it and the remedy."""
+    """A flag, file or environment variable is unusable; the message names it and the remedy."""
 
     def __init__(self, message: str, *, exit_code: int = 2) -> None:
         super().__init__(message)
@@ -47,10 +47,10 @@ class AttemptError(ProvisionerError):
     """One attempt to provision or delete failed.
 
     Args:
-        message: the text of the event, the same as upstream's.
+        message: the message of the event, the same as upstream's.
         state: what the storage system may be doing now; it decides whether the attempt is retried
             and whether the record of the attempt is kept.
-        code: the gRPC status number if the driver answered with a raw status, otherwise None.
+        code: the gRPC status code if the driver returned a raw status, otherwise None.
             INVALID_ARGUMENT (3) marks the claim for slow retries (P-414).
     """
 
@@ -62,13 +62,13 @@ class AttemptError(ProvisionerError):
 
 
 class NamespaceFull(ProvisionerError):  # noqa: N818 - the word the whole system uses
-    """No further attempt can be recorded for this namespace; users see the error text."""
+    """No further attempt can be recorded for this namespace; users see the error message."""
 
 
 class RecordTooLarge(ProvisionerError):  # noqa: N818 - as NamespaceFull
     """The intent or mark needed to continue an attempt after a crash is too large to store.
 
-    The error's text is shown to users.
+    Users see the error message.
     """
 
 
@@ -93,7 +93,7 @@ class QueueFull(QueueUnavailable):
 
 
 class LeaseLost(TransientError):  # noqa: N818 - the word the whole system uses
-    """The lease on this volume is lost; its former holder must not write any more (G9)."""
+    """The lease on this volume is lost; its former holder must not write again (G9)."""
 
 
 class DriverAway(TransientError):  # noqa: N818 - the word the whole system uses
@@ -108,9 +108,9 @@ class ApiError(ProvisionerError):
     """The API server refused a request.
 
     Args:
-        status: the HTTP status; 0 if there was no answer.
+        status: the HTTP status; 0 if there was no response.
         reason: the Status object's reason, for example `NotFound`.
-        message: the Status object's message, in the form in which client-go prints it.
+        message: the Status object's message, as client-go prints it.
     """
 
     def __init__(self, status: int, reason: str, message: str) -> None:

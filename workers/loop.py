@@ -1,9 +1,8 @@
-"""A background thread that repeats a step forever, monitored by the liveness check.
+"""A background thread that repeats a step forever; the liveness check monitors it.
 
 A step returns how long to wait before the next one. No error ends the loop: only the first of
 several errors in a row is logged, and the delay grows with each further error. The liveness check
-monitors the loop, so it notices a step that hangs. No other code may start a looping thread
-(tests/unit/test_threads.py).
+notices a hanging step. No other code may start a looping thread (tests/unit/test_threads.py).
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ class Loop:
     """Repeats a step in its own thread.
 
     Args:
-        name: the name of the thread, which also appears in liveness errors.
-        step: does a piece of work; returns the seconds to wait before the next step, or None to
-            wait until `wake` is called.
-        limit_seconds: the longest time that one step may take, or that may pass between two
-            calls of `beat` within a step; if it is exceeded, the liveness check fails.
+        name: the name of the thread; also used in liveness errors.
+        step: does some work; returns the seconds to wait before the next step, or None to wait
+            until `wake` is called.
+        limit_seconds: how long a step may take, or how long may pass between two calls of `beat`
+            within a step, before the liveness check fails.
         heartbeats: the registry through which the liveness check monitors the process's threads.
         backoff: the delays after failures.
-        first_wait_seconds: the delay before the first step; with None, the loop waits until
-            `wake` is called.
+        first_wait_seconds: the delay before the first step; if None, the loop waits until `wake` is
+            called.
 
     Attributes:
         is_failing: True if the last step failed.
@@ -84,7 +83,7 @@ class Loop:
         self._woken.set()
 
     def join(self, timeout_seconds: float | None) -> None:
-        """Wait for the thread to end after `stop`; with None, wait without a limit."""
+        """Wait for the thread to end after `stop`; if None, wait without a limit."""
         if self._thread is not None:
             self._thread.join(timeout_seconds)
 

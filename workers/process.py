@@ -1,4 +1,4 @@
-"""What every long-running process has: API client, HTTP endpoint, ready and liveness files."""
+"""The parts of every long-running process: API client, HTTP endpoint, ready and liveness files."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def serve(settings: Settings, metrics: Metrics, checks: Checks) -> DiagnosticsSe
 
 
 def lanes(settings: Settings, redis_url: str = "") -> LaneCollector:
-    """Return the collector of the queue's figures, which reads Redis at each scrape."""
+    """Return the collector of the queue's figures; it reads Redis at each scrape."""
     # Imported here, so that a supervisor without an HTTP endpoint never loads the Redis client.
     from workers.queue.connection import connect  # noqa: PLC0415
     from workers.queue.inspect import read_memory, read_sizes  # noqa: PLC0415
@@ -117,7 +117,7 @@ def lanes(settings: Settings, redis_url: str = "") -> LaneCollector:
 def ending_at_once() -> Iterator[None]:
     """Make SIGTERM end the process at once inside the block; later, SIGTERM raises SystemExit.
 
-    During startup, nothing has to be cleaned up. But threads may be waiting for drivers, and if
+    During startup, there is nothing to clean up. But threads may be waiting for drivers, and if
     SIGTERM raised an exception, the process would wait for these threads.
     """
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
@@ -143,10 +143,10 @@ def mark_ready(settings: Settings, name: str) -> None:
 
 
 def tell_liveness(settings: Settings, check: Callable[[], str]) -> None:
-    """Report to the supervisor, every few seconds, what hangs in this process.
+    """Every few seconds, report to the supervisor what is hanging in this process.
 
-    If the reports stop, the supervisor concludes that the whole process hangs. Nothing is reported
-    without a state folder, because the kubelet then uses the HTTP endpoint of the process.
+    If the reports stop, the supervisor concludes that the whole process is hanging. Nothing is
+    reported without a state folder, because the kubelet then uses the HTTP endpoint of the process.
     """
     if not os.access(settings.process.state_dir or "/nonexistent", os.W_OK):
         return

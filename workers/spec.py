@@ -36,15 +36,15 @@ class Kind:
         work_queue: the kind's name in upstream's workqueue metrics, such as `csi-attacher-va`.
         operations: the driver calls that the kind makes, under the names used for limits and
             deadlines (`attach`); empty for kinds that only use the API server.
-        subject: the resource that the kind's events, history and `explain` are about; None if
+        subject: the resource that the kind's events, history and explanations are about; None if
             there is none.
         noun: the word for the subject in logs and on the command line, such as `va`.
-        has_driver: False for kinds whose work belongs to no driver.
+        has_driver: False if the kind's work belongs to no driver.
         limits_each: True if the reconcile itself enforces the limit of each operation; the
             queue then applies the widest of these limits. Otherwise, the queue applies the
             narrowest.
-        group_by: the field of a cluster-scoped subject that replaces the namespace in the
-            subject's keys; the queue is fair between the values of this field.
+        group_by: the field of a cluster-scoped subject that takes the namespace's place in the
+            subject's keys; the queue shares its turns fairly between the field's values.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The part of a resource that is watched; by default all its objects."""
+    """The part of a resource to watch; by default, all its objects."""
 
     namespace: str = ""
     label_selector: str = ""
@@ -85,9 +85,8 @@ class Watch:
         metadata_only: True to request only the objects' metadata from the API server.
         is_needed: called with the records of the controller's drivers; the watch starts once it
             returns True.
-        relists: called with the records before and after a change; if it returns True, the
-            resource is listed again. Rules need this if they keep no data about objects of
-            unknown drivers.
+        relists: called with the records before and after a change; if it returns True, the resource
+            is listed again. Rules need this if they keep no data about unknown drivers' objects.
         catalog: the cached kind that the controller's workers read; "" for none.
         scopes: called with the records; returns the parts to watch. For a resource with scopes,
             only the methods `seen` and `gone` of the Rules are called.
@@ -104,7 +103,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """A key whose object is gone; the key's counters are dropped, and nothing is reconciled."""
+    """A key whose object is gone: the key's counters are dropped, and nothing is reconciled."""
 
     key: Key
 
@@ -116,16 +115,16 @@ class Rules(Protocol):
     """Maps events to the keys of one controller that need work.
 
     A watcher has one instance, which several threads call under a lock. The instance keeps only the
-    data that it needs about objects that wait for a decision. It may return too many keys (the
-    worker then finds nothing to do), but never too few.
+    data that it needs about objects that are waiting for a decision. It may return too many keys
+    (the worker then finds nothing to do), but never too few.
     """
 
     def set_drivers(self, drivers: Records) -> Iterable[Told]:
         """Set the records of the controller's drivers; return the keys that now need work.
 
-        Each record has at least the driver's `name` and its `queue_name`, which is the driver part
-        of its keys. A driver is still included when its workers are gone. In node deployment, a
-        node is no longer included when its worker is gone.
+        Each record has at least the driver's `name` and its `queue_name` (the driver part of its
+        keys). A driver is still included once its workers are gone. In node deployment, a node is
+        no longer included once its worker is gone.
         """
 
     def seen(self, resource: Resource, item: Any, *, is_listed: bool) -> Iterable[Told]:
@@ -198,26 +197,27 @@ class Spec:
 
     Attributes:
         name: the name of the controller's folder, and its name in `--controllers`.
-        program: the Go sidecar that the controller replaces, which is also the name of a
-            csi-fleet command (`csi-attacher`).
+        program: the Go sidecar that the controller replaces; also the name of a csi-fleet command
+            (`csi-attacher`).
         kinds: the controller's kinds of keys.
         watches: the resources that the watcher follows for the controller.
         make_rules: builds the controller's `Rules`, once per watcher.
         lease_name: returns the name of the Go sidecar's Lease for a driver's name; None if the
             controller has no Lease.
-        flags: the flags that the Go sidecar has but not all sidecars have, each with its default.
-        read_settings: builds the controller's frozen settings from the flag values by name. The
-            value of `feature-gates` contains all gates, and the value of `ENVIRONMENT` contains
-            the environment variables.
+        flags: the Go sidecar's own flags (not those that all sidecars share), each with its
+            default.
+        read_settings: builds the controller's frozen settings from the flag values, keyed by flag
+            name. The value of `feature-gates` contains all gates, and the value of `ENVIRONMENT`
+            contains the environment variables.
         gates: the controller's feature gates.
         permissions: the controller's RBAC rules.
         needs_driver: False for controllers that run without any CSI driver.
         part_of: the controller that includes this one, such as `provisioner`; "" for none.
-        asks: the additional methods of CsiClient that the handshake calls. Each returns a set
-            of names, which is empty if the driver does not implement the call.
+        asks: the additional methods of CsiClient that the handshake calls. Each returns a set of
+            names; the set is empty if the driver does not implement the call.
         fatal_code: the exit code if the handshake fails.
-        unserved: the error text if a worker in a driver's pod runs no controller for the driver.
-        unserved_code: the exit code that belongs to `unserved`.
+        unserved: the error message if a worker in a driver's pod runs no controller for the driver.
+        unserved_code: the exit code for `unserved`.
     """
 
     name: str

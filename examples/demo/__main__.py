@@ -2,22 +2,21 @@
 
 Exit code 0 if all of this succeeded, else 1: every claim was Bound; one claim grew, got a snapshot,
 was restored and attached; the volume of a deleted claim was deleted; and after a worker was killed,
-another worker finished its claims.
+another worker finished its claims. A demo that was killed itself is continued by the next one: the
+claims, volumes and names are the same, and the steps are not repeated.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import secrets
 import shutil
 import signal
 import sys
-import tempfile
 from pathlib import Path
 from typing import NoReturn
 
-from examples.demo import life, story
+from examples.demo import life, place, story
 from examples.demo.screen import Screen
 from examples.demo.stack import Stack
 from tests.support.go_build import GoBuildError
@@ -32,11 +31,15 @@ def main() -> int:
     options = parser.parse_args()
     if options.kubeconfig and not os.access(options.kubeconfig, os.R_OK):
         parser.error(f"--kubeconfig {options.kubeconfig}: no such file, or not to be read")
-    signal.signal(signal.SIGTERM, _interrupt)
-    directory = Path(tempfile.mkdtemp(prefix="csi-fleet-demo-"))
+    for number in (signal.SIGTERM, signal.SIGHUP):  # SIGHUP: the terminal was closed
+        signal.signal(number, _interrupt)
     screen = Screen()
     given = options.kubeconfig.resolve() if options.kubeconfig else None
-    stack = Stack(directory, given, secrets.token_hex(2), screen.say)
+    here = place.take(given)
+    directory = here.directory
+    if here.is_continued:
+        screen.say(f"continuing the demo in {directory}, which was killed")
+    stack = Stack(directory, given, here.tag, screen.say)
     code = 1
     try:
         run(stack, screen, once=options.exit, is_own_cluster=given is None)
@@ -48,6 +51,7 @@ def main() -> int:
     finally:
         screen.say("stopping everything")
         stack.stop()
+        here.release()
         if code == 0:
             shutil.rmtree(directory, ignore_errors=True)
         else:
@@ -67,15 +71,10 @@ def run(stack: Stack, screen: Screen, *, once: bool, is_own_cluster: bool) -> No
         try:
             stack.start_fleet()
             with screen:
-                story.create_claims(scene)
-                story.show_binding(scene)
-                life.show_growth(scene)
-                if is_own_cluster:  # in a user's cluster we create no node and install no API
-                    life.show_snapshot(scene)
-                    life.show_attachment(scene)
-                story.show_deletion(scene)
-                story.show_takeover(scene)
-                story.show_failure(scene)
+                if api.items(scene.claims_path):
+                    story.show_what_was_left(scene)
+                else:
+                    tell(scene, is_own_cluster=is_own_cluster)
                 screen.say(f"in a browser: {stack.flower_url}/fleet  login {stack.flower_login}")
                 if not once:
                     invite(stack, screen)
@@ -83,6 +82,19 @@ def run(stack: Stack, screen: Screen, *, once: bool, is_own_cluster: bool) -> No
         finally:
             if not is_own_cluster:
                 story.clean_up(scene)
+
+
+def tell(scene: story.Scene, *, is_own_cluster: bool) -> None:
+    """Show the steps of the demo."""
+    story.create_claims(scene)
+    story.show_binding(scene)
+    life.show_growth(scene)
+    if is_own_cluster:  # in a user's cluster we create no node and install no API
+        life.show_snapshot(scene)
+        life.show_attachment(scene)
+    story.show_deletion(scene)
+    story.show_takeover(scene)
+    story.show_failure(scene)
 
 
 def invite(stack: Stack, screen: Screen) -> None:

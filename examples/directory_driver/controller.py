@@ -233,10 +233,20 @@ class DirectoryDriver(Attaching, Changing, Mounting, Reporting):
         self._require("CREATE_DELETE_SNAPSHOT")
         if not request.name or not request.source_volume_id:
             raise StorageError("INVALID_ARGUMENT", "name or source volume id is missing")
-        asked = {"parameters": dict(request.parameters)}
-        snapshot = self._store.add_snapshot(request.name, request.source_volume_id, asked)
+        places = [dict(one.segments) for one in request.accessibility_requirements.requisite]
+        has_places = self._has("SNAPSHOT_ACCESSIBILITY_CONSTRAINTS")
+        if places and not has_places:
+            raise StorageError("INVALID_ARGUMENT", "snapshots have no topology")
+        asked: dict[str, Any] = {"parameters": dict(request.parameters)}
+        if has_places:
+            asked["places"] = places
+        snapshot = self._store.add_snapshot(request.name, request.source_volume_id, asked, places)
         self._check_asked(f"snapshot {request.name}", snapshot.asked, asked)
-        return csi.CreateSnapshotResponse(snapshot=snapshot_message(snapshot))
+        message = snapshot_message(snapshot)
+        if has_places:
+            for place in snapshot.places:
+                message.accessible_topology.add(segments=place)
+        return csi.CreateSnapshotResponse(snapshot=message)
 
     def delete_snapshot(self, request: csi.DeleteSnapshotRequest) -> csi.DeleteSnapshotResponse:
         """Remove the snapshot; OK even if it does not exist."""

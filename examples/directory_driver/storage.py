@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
 
@@ -62,7 +62,11 @@ class Volume:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One snapshot, always ready to use; `asked` is what a strict driver compares."""
+    """One snapshot, always ready to use.
+
+    `asked` is what a strict driver compares; `places` is where the snapshot is usable, empty for
+    everywhere.
+    """
 
     snapshot_id: str
     name: str
@@ -70,6 +74,7 @@ class Snapshot:
     size_bytes: int
     created_at: float
     asked: dict[str, Any] = field(default_factory=dict)
+    places: list[dict[str, str]] = field(default_factory=list)
 
 
 _Entry = TypeVar("_Entry", Volume, Snapshot)
@@ -185,10 +190,17 @@ class DirectoryStore:
             if self._volumes.get(volume_id) is not None:
                 _remove(self._volumes_dir, volume_id)
 
-    def add_snapshot(self, name: str, source_volume_id: str, asked: dict[str, Any]) -> Snapshot:
+    def add_snapshot(
+        self,
+        name: str,
+        source_volume_id: str,
+        asked: dict[str, Any],
+        places: Sequence[Mapping[str, str]] = (),
+    ) -> Snapshot:
         """Copy a volume to a snapshot; the same name and source return the same snapshot.
 
-        If another call created the snapshot meanwhile, it is returned, as in `add_volume`.
+        If another call created the snapshot meanwhile, it is returned, as in `add_volume`. The
+        snapshot is usable in `places`, or where its volume is if there are none.
 
         Raises:
             StorageError: NOT_FOUND, or ALREADY_EXISTS for a name used with another source.
@@ -201,8 +213,15 @@ class DirectoryStore:
                     raise StorageError("ALREADY_EXISTS", f"snapshot {name} has another source")
                 return known
             volume = self.volume(source_volume_id)
+            usable = [dict(place) for place in places or [volume.segments] if place]
             snapshot = Snapshot(
-                snapshot_id, name, source_volume_id, volume.capacity_bytes, time.time(), asked
+                snapshot_id,
+                name,
+                source_volume_id,
+                volume.capacity_bytes,
+                time.time(),
+                asked,
+                usable,
             )
             content = self._volumes_dir / source_volume_id / "data"
             _write(self._snapshots_dir, snapshot_id, snapshot, content)

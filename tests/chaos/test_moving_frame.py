@@ -253,16 +253,20 @@ class Mix(MovingFaults):
         requests += [csi.DeleteSnapshotRequest(snapshot_id=one) for one in lost]
         leaked = (set(driver.volumes()) & self.lost_volumes) - volumes
         requests += [csi.DeleteVolumeRequest(volume_id=one) for one in leaked]
+        listed: JsonObject = {}
         if lost | leaked:  # docs/disasters.md
             tool = Tool(self.system.plane.kubeconfig, self.system.redis.url)
-            listed = tool.json("audit", f"--csi-address={driver.address}", "--grace=1s")
+            audit = ("audit", f"--csi-address={driver.address}", "--grace=1s")
+            listed = tool.json(*audit)
             missing = (lost | leaked) - {*listed["orphans"], *listed["snapshots"]["orphans"]}
-            assert not missing, f"audit does not list {missing}"
+            assert not missing, f"audit does not list {missing}: {listed}"
         with closing(driver.client()) as client:
             for request in requests:
                 self.lease_ends.append(time.time())  # the operator's call takes no lease
                 name = type(request).__name__.removesuffix("Request")
                 client.call(f"Controller/{name}", request, getattr(csi, f"{name}Response"))
+        for volume in listed.get("stranded", ()):
+            tool.ok(*audit, f"--forget={volume}")
 
     # The end.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import json
 import shutil
@@ -135,21 +136,48 @@ def test_sidecar_mode_is_the_overlay_without_the_drivers_own(chart):
     assert ("Deployment", "worker") not in ours
 
 
-@pytest.mark.parametrize("component", ["redis-sentinel", "external-redis", "fleet-page"])
+@pytest.mark.parametrize(
+    "component", ["redis-sentinel", "external-redis", "fleet-page", "snapshot-metadata"]
+)
 def test_choice_is_the_component(chart, component):
     """A choice in the values renders the component, as
     the last component of the overlay (docs/install.md).
     """
     overlay, values = central()
     theirs = accumulate(K8S / "components" / component, overlay)
+    for one in theirs:  # in an overlay, the last components come before its images
+        for container in containers(one):
+            if container["image"] == "csi-fleet":
+                container["image"] = "csi-fleet:0.1.0"
     choices = {
         "fleet-page": {"flower": {"fleetPage": True}},
+        "snapshot-metadata": {"snapshotMetadata": {"enabled": True}},
         "redis-sentinel": {"redis": {"mode": "sentinel"}},
         "external-redis": {
             "redis": {"mode": "external", "url": "rediss://redis.example.org:6379/0"}
         },
     }
     assert_same(chart, theirs, **choices[component], **values)
+
+
+def test_the_server_for_changed_blocks(chart, library):
+    """Each named driver gets its object, and the server the arguments and the drivers' port."""
+    chosen = {"enabled": True, "drivers": ["a.csi.example.org"], "caCert": "PEM", "args": ["-v=4"]}
+    ours = rendered(chart, "storage", snapshotMetadata=chosen, driversPort=9000)
+    assert ours["SnapshotMetadataService", "a.csi.example.org"]["spec"] == {
+        "address": "snapshot-metadata.storage.svc:6443",
+        "audience": "a.csi.example.org",
+        "caCert": base64.b64encode(b"PEM").decode(),
+    }
+    (container,) = containers(ours["Deployment", "snapshot-metadata"])
+    assert container["args"][0] == "snapshot-metadata"
+    assert container["args"][-1] == "-v=4"
+    (rule,) = ours["NetworkPolicy", "snapshot-metadata-drivers"]["spec"]["egress"]
+    assert rule["ports"][0]["port"] == 9000
+    with pytest.raises(library.HelmError, match=r"needs snapshotMetadata\.caCert"):
+        rendered(chart, snapshotMetadata={**chosen, "caCert": ""})
+    with pytest.raises(library.HelmError, match="needs central mode"):
+        rendered(chart, mode="sidecar", snapshotMetadata=chosen)
 
 
 def test_a_cluster_that_knows_no_admission_policies_gets_none(chart):

@@ -164,7 +164,7 @@ def test_without_an_account_it_shows_what_redis_knows_and_says_so(world):
     page = words(fleetpage.overview("", made.snapshot()))
     assert fleetweb.NO_ACCOUNT in page
     assert "on fire" in page
-    assert "failing 0 0 1" in page
+    assert "failing 1 - 0 0 1" in page
     code, page = made.explain("", "pvc", "shop/broken")
     assert (code, "on fire" in page, "no account" in page) == (200, True, True)
     code, page = made.explain("", "driver", DRIVERS[2])
@@ -179,6 +179,7 @@ def test_redis_away_is_a_note(world):
     world.claim("data", "missing9")
     page = words(fleetpage.overview("", made.snapshot()))
     assert "Redis does not answer" in page
+    assert "Waiting: not known" in page
     code, page = made.explain("", "pvc", "shop/data")
     assert (code, "class-missing" in page, "Redis does not answer" in page) == (200, True, True)
     with pytest.raises(QueueUnavailable):

@@ -11,6 +11,7 @@ from tests.support.waiting_world import DRIVERS, World
 from workers.cli import pause, pending
 from workers.config.flags import Command
 from workers.errors import ConfigError
+from workers.kube import paths
 from workers.queue.keys import Key
 
 MANY = 2000
@@ -59,7 +60,11 @@ def test_a_namespace_a_driver_and_all(world, capsys):
     assert count(namespace="one") == 1
     assert count(namespace="two") == 2
     assert count(driver=DRIVERS[0]) == 1
-    assert count(namespace="nobody") == 0
+    world.api.add(paths.NAMESPACES, {"metadata": {"name": "quiet-shop"}})
+    assert count(namespace="quiet-shop") == 0
+    with pytest.raises(ConfigError, match='mean "quiet-shop"') as caught:
+        pending.run(world.tools(namespace="quiet-shp"))
+    assert caught.value.exit_code == 1
     with pytest.raises(ConfigError, match="-n NAMESPACE and -A cannot"):
         pending.run(world.tools(namespace="one", all_namespaces=True))
     with pytest.raises(ConfigError, match="is unknown"):

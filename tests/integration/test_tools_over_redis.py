@@ -17,6 +17,7 @@ from workers.cli.tools import Tools
 from workers.config.flags import Command
 from workers.config.settings import RedisSettings, Settings
 from workers.config.toolflags import ToolSettings
+from workers.errors import ConfigError
 from workers.explain import nouns
 from workers.explain.audit import Report
 from workers.explain.gather import Gatherer
@@ -286,6 +287,28 @@ def test_audit_knows_the_attempts(world, monkeypatch, capsys):
     assert "1 attempts in flight" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("stage", "orphans"), [("stranded", {"vol-1": 5}), ("calling", {})])
+def test_audit_lists_the_volume_of_a_stranded_attempt(world, monkeypatch, capsys, stage, orphans):
+    """`audit --delete` accepts only a listed volume.
+
+    No worker saves the PV of an attempt that is stranded, for example after a restore of etcd.
+    """
+    record = {"driver": world.driver, "key": world.key().text, "since": 1.0, "stage": stage}
+    source = {"driver": world.driver, "volumeHandle": "vol-1"}
+    pv = {"metadata": {"name": "pvc-u1"}, "spec": {"csi": source}}
+    for name, what in (("intents", record), ("unsaved", pv)):
+        world.client.hset(f"csifleet:{name}:{world.driver}", "u1", json.dumps(what))
+    entry = SimpleNamespace(volume=SimpleNamespace(volume_id="vol-1", capacity_bytes=5))
+    page = SimpleNamespace(entries=[entry])
+    client = SimpleNamespace(list_volumes=lambda **_: [page], close=lambda: None)
+    monkeypatch.setattr(audit, "connect", lambda _: (client, world.driver))
+    monkeypatch.setattr(audit.snapshotaudit, "obstacle", lambda *_: "no snapshots here")
+    audit.run(world.tools(Command.AUDIT, grace_seconds=0.0, output="json"))
+    report = json.loads(capsys.readouterr().out)
+    assert report["orphans"] == orphans
+    assert set(report["stranded"]) == ({"u1"} if orphans else set())
+
+
 def test_migrate_finds_who_serves_the_driver(world):
     tools = world.tools(Command.MIGRATE)
     found = list(migrate.both(tools, world.driver, HELD, []))
@@ -322,9 +345,12 @@ def test_beat_is_known_by_its_tick(world, capsys):
 def test_failed_takes_the_namespace_by_flag_too(world, capsys):
     """`failed` accepts the namespace by `-n` and as an argument."""
     world.fail(world.key(), "disk on fire")
+    world.api.add(paths.NAMESPACES, {"metadata": {"name": "nowhere"}})
     for arguments, tool in (((), {"namespace": "nowhere"}), (("nowhere",), {})):
         assert failed.run(world.tools(Command.FAILED, *arguments, **tool)) == 0
         assert "no object is failing in nowhere" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="there is no namespace nowere"):
+        failed.run(world.tools(Command.FAILED, "nowere"))
     failed.run(world.tools(Command.FAILED, namespace=world.key().tenant))
     assert "team/own" in capsys.readouterr().out
 

@@ -286,7 +286,7 @@ TRUTHS: Final[dict[str, tuple[Truth, ...]]] = {
     "Pauses": (_pauses,),
     "API requests per saved volume": (_requests_per_volume,),
     "API requests by answer": (_requests,),
-    "Processes, attempts in flight, unsaved": (
+    "Processes, open attempts, unsaved": (
         _processes,
         _drivers,
         _size("intents"),

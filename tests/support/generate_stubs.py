@@ -18,11 +18,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PROTO_DIR = ROOT / "csi_client" / "proto"
 TARGET = ROOT / "csi_client" / "_generated"
-PROTOS = ("csi", "pluginregistration")
-# Only the messages of kubelet's API are needed: a generic handler serves its two methods.
+PROTOS = ("csi", "pluginregistration", "snapshotmetadata")
+# Of the last two, only the messages are needed: generic handlers serve their methods.
 FILES = (
     *("csi_pb2.py", "csi_pb2.pyi", "csi_pb2_grpc.py", "csi_pb2_grpc.pyi"),
     *("pluginregistration_pb2.py", "pluginregistration_pb2.pyi"),
+    *("snapshotmetadata_pb2.py", "snapshotmetadata_pb2.pyi"),
 )
 
 

@@ -82,6 +82,10 @@ class Process:
             return False
         return status.rpartition(")")[2].split()[0] != "Z"
 
+    def was_killed(self) -> bool:
+        """Return True if SIGKILL has ended the process, which this process started."""
+        return self.popen is not None and self.popen.poll() == -signal.SIGKILL
+
     def signal(self, number: int) -> None:
         """Send one signal to the process only; a process that has ended is ignored."""
         if self.is_running():

@@ -22,6 +22,7 @@ ACCOUNTS = {
     "worker": (NAMESPACE, "worker"),
     "beside a driver": ("csi-driver-example", "driver"),
     "on each node": ("csi-driver-node-example", "driver"),
+    "snapshot-metadata": (NAMESPACE, "snapshot-metadata"),
     "beat, Flower, Redis": (NAMESPACE, "no-api"),
 }
 # Access to every Secret of the cluster; no account has it unless an operator chooses this
@@ -43,7 +44,7 @@ def everything() -> list[JsonObject]:
     """Return the accounts, roles and policies of all overlays, with all features and
     controllers."""
     objects = render(K8S / "overlays" / "prod-central")
-    chosen = ("feature-*", "controller-*")
+    chosen = ("feature-*", "controller-*", "snapshot-metadata")
     folders = sorted(one for pattern in chosen for one in (K8S / "components").glob(pattern))
     for folder in folders:
         if folder.name not in CHOSEN:

@@ -22,7 +22,7 @@ RULE_PREFIXES = (
     *("DV", "DVD"),
     *("VH", "VHD"),
 )
-CASE_PREFIXES = ("T", "C", "TA", "TR", "SNT", "LPT", "NRT", "DVT")
+CASE_PREFIXES = ("T", "C", "TA", "TR", "SNT", "LPT", "NRT", "DVT", "VHT")
 CASE_FOLDERS = (
     *("cases", "cases-attacher", "cases-resizer", "cases-snapshots", "cases-data-sources"),
     "cases-found",

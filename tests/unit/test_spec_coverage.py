@@ -51,6 +51,8 @@ DUE = {
     "snapshotting": ("Controller", "Deletion", "Sidecar", "Active-active and crash"),
     "attaching": ("11.1", "11.2", "11.3", "11.4", "11.5", "11.6", "11.7"),
     "node-side": ("1.6 Tests", "2.6 Tests"),
+    "data-sources": ("4. Tests",),
+    "volume-health": ("6. Tests",),
 }
 
 REGENERATE = "run: python -m tests.support.parity_table"

@@ -25,6 +25,7 @@ ALLOWED = {
     "workers/controllers/health/reading.py": "ends with its pass; each call has a deadline",
     "workers/custom/attempt.py": "a timer that writes one record; ends with its pass",
     "workers/observability/http.py": "serves the probes: if it hangs, they fail",
+    "csi_client/blockserver.py": "a pool; each step ends with its request to the API server",
     "csi_client/connection.py": "stands alone; worker.py asks links_silent_seconds",
     "csi_client/registration.py": "gRPC's own pool for the kubelet's calls (node helpers)",
     "workers/cli/kubectl.py": "a command that ends; copies what kubectl writes",

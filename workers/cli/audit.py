@@ -189,11 +189,13 @@ def look(tools: Tools, client: CsiClient, driver: str) -> Look:
     in_flight = {
         name: float(record.get("since") or 0) for name, record in records if not is_stranded(record)
     }
+    # No worker saves the PV of a stranded attempt, so its volume is listed, and can be deleted.
+    left = {name for name, record in kept if is_stranded(record)}
     unsaved = frozenset(
         handle
         for store in stores
-        for pv in store.all_pvs().values()
-        if (handle := _handle(pv, driver)) is not None
+        for name, pv in store.all_pvs().items()
+        if name not in left and (handle := _handle(pv, driver)) is not None
     )
     volumes, deleting, elsewhere = {}, set(), set()
     segments = _segments(tools, client)

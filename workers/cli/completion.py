@@ -18,6 +18,16 @@ if TYPE_CHECKING:
 
 SHELLS: Final = ("bash", "zsh", "fish")
 _ABOUT_OBJECTS: Final = frozenset({Command.EXPLAIN, Command.RETRY})
+_FIRST: Final = {
+    Command.MIGRATE: "check",
+    Command.SHADOW: "report",
+    Command.DRY_RUN: "pvc",
+    Command.COMPLETION: " ".join(SHELLS),
+}
+# The first column of the table that `status` prints in a pipe.
+_AWK: Final = '/^DRIVER /{on=1;next} !NF{on=0} on&&$1!="-"&&$1!="none"{print $1}'
+_DRIVERS: Final = f"csi-fleet status 2>/dev/null | awk '{_AWK}'"
+_DRIVERS_FISH: Final = _DRIVERS.replace("'", "\\'")
 
 
 def run(tools: Tools) -> int:
@@ -43,27 +53,45 @@ def flags() -> dict[str, Flag]:
 
 
 def objects(command: Command) -> str:
-    """Return the kinds of object that a command accepts, separated by spaces."""
+    """Return the first arguments that a command accepts, separated by spaces."""
+    if command not in _ABOUT_OBJECTS:
+        return _FIRST.get(command, "")
     further = tuple(WHOLES) if command is Command.EXPLAIN else ()
-    return " ".join([*nouns.nouns(), *further]) if command in _ABOUT_OBJECTS else ""
+    return " ".join([*nouns.nouns(), *further])
 
 
-def words(command: Command) -> str:
-    """Return the flags and kinds of object that a command accepts, separated by spaces."""
-    known = [f"--{name}" for name, flag in sorted(flags().items()) if command in flag.commands]
-    extra = objects(command) or (" ".join(SHELLS) if command is Command.COMPLETION else "")
-    return " ".join([extra, *known]).strip()
+def flag_words(command: Command) -> str:
+    """Return the flags that a command accepts, separated by spaces."""
+    return " ".join(
+        f"--{name}" for name, flag in sorted(flags().items()) if command in flag.commands
+    )
 
 
 def bash(*, is_zsh: bool) -> str:
     """Return a completion function for bash; zsh can run it too."""
-    cases = "\n".join(f"    {command}) words='{words(command)}' ;;" for command in Command)
+    known = [(command, flag_words(command)) for command in Command]
+    flag_cases = "\n".join(f"    {command}) words='{words}' ;;" for command, words in known)
+    known = [(command, objects(command)) for command in Command]
+    object_cases = "\n".join(
+        f"    {command}) words='{words}' ;;" for command, words in known if words
+    )
     head = "autoload -U +X bashcompinit && bashcompinit\n" if is_zsh else ""
+    # bash splits `--driver=NAME` into three words.
     return f"""{head}_csi_fleet() {{
-  local current="${{COMP_WORDS[COMP_CWORD]}}" words='{" ".join(Command)}'
-  if [ "$COMP_CWORD" -gt 1 ]; then
+  local current="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}" words=''
+  [ "$current" = = ] && before='=' current=''
+  if [ "$COMP_CWORD" -le 1 ]; then
+    words='{" ".join(Command)}'
+  elif [ "$before" = driver ] || [ "$before" = --driver ] ||
+    {{ [ "$before" = = ] && [[ "${{COMP_LINE%=*}}" = *--driver ]]; }}; then
+    words="$({_DRIVERS})"
+  elif [[ "$current" = -* ]]; then
     case "${{COMP_WORDS[1]}}" in
-{cases}
+{flag_cases}
+    esac
+  elif [ "$COMP_CWORD" -eq 2 ]; then
+    case "${{COMP_WORDS[1]}}" in
+{object_cases}
     esac
   fi
   COMPREPLY=( $(compgen -W "$words" -- "$current") )
@@ -77,11 +105,10 @@ def fish() -> str:
     lines = [f"complete -c csi-fleet -f -n __fish_use_subcommand -a '{commands}'"]
     for command in Command:
         seen = f"'__fish_seen_subcommand_from {command}'"
-        lines += [
-            f"complete -c csi-fleet -n {seen} -l {name}"
-            for name, flag in sorted(flags().items())
-            if command in flag.commands
-        ]
+        for name, flag in sorted(flags().items()):
+            if command in flag.commands:
+                names = f" -x -a '({_DRIVERS_FISH})'" if name == "driver" else ""
+                lines.append(f"complete -c csi-fleet -n {seen} -l {name}{names}")
         if known := objects(command):
             lines.append(f"complete -c csi-fleet -f -n {seen} -a '{known}'")
     return "\n".join(lines)

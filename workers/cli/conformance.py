@@ -48,7 +48,8 @@ def run(settings: Settings) -> int:
     except CsiAddressError as error:
         raise ConfigError(f"--endpoint: {error}") from error
     try:
-        if not client.wait_connected(CONNECT_SECONDS):
+        patience = min(CONNECT_SECONDS, settings.driver.timeout_seconds)
+        if not client.wait_connected(patience):
             raise ConfigError(f"--endpoint: no driver answers at {tool.endpoint}", exit_code=1)
         report = check_driver(client, parameters=parameters, size_bytes=size)
     except CsiError as error:

@@ -34,6 +34,8 @@ def run(tools: Tools) -> int:
     ]
     if driver and not found:
         knowndrivers.served(tools, driver)  # raises if the name is unknown
+    for namespace in sorted(namespaces - {one.key.tenant for one in found}):
+        knowndrivers.there(tools, namespace)
     now = read_clock(tools.redis).shown_now
     if tools.is_data:
         tools.write("Failed", {"items": [_json(one) for one in found]})

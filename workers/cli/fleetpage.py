@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 EXAMPLES: Final = 5
 # The maximum number of rows in the list of waiting objects, so that browsers remain responsive.
 MOST_ROWS: Final = 2000
+_LEGEND: Final = (
+    "<p><small>Waiting counts the objects that wait for the causes below; Oldest is how long the "
+    "first of them has waited. Ready, Running and Failing count the keys of the queue, as "
+    "<kbd>csi-fleet status</kbd> does. A failing key waits for its next attempt, or is ready or "
+    "running again.</small></p>"
+)
 _STATES: Final = {"ok": "good", "standby": "calm", "paused": "calm", "failing": "warn"}
 
 
@@ -39,30 +45,30 @@ class Snapshot:
     Attributes:
         at: the Unix time at which it was read.
         report: the result of `status`; {} if Redis does not answer.
-        groups: the result of `pending`.
+        groups: the result of `pending`; None if it is not known.
         missed: the kinds that could not be listed, with the reason.
         notes: why the page may be incomplete: problem, cause, remedy.
     """
 
     at: float
     report: dict[str, Any] = field(default_factory=dict)
-    groups: Sequence[Group] = ()
+    groups: Sequence[Group] | None = None
     missed: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
 
 def overview(root: str, shot: Snapshot) -> str:
     """Render the first page."""
-    count = sum(len(group.members) for group in shot.groups)
     lines = driver_lines(shot.report) if shot.report else []
+    groups = shot.groups or ()
     problems = [*shot.notes, *shot.report.get("problems", ())]
     parts = [
         _notes(problems),
         f'<section aria-labelledby="drivers"><h2 id="drivers">{_count(len(lines), "driver")}</h2>',
-        _drivers(root, lines),
+        _drivers(root, lines, shot),
         '</section><section aria-labelledby="waits">',
-        f'<h2 id="waits">{_waits(count, len(shot.groups))}</h2>',
-        *(_group(root, group, shot.at) for group in shot.groups),
+        f'<h2 id="waits">{_waits(shot.groups)}</h2>',
+        *(_group(root, group, shot.at) for group in groups),
         _missed(shot.missed),
         "</section>",
         _system(shot.report) if shot.report else "",
@@ -74,7 +80,7 @@ def waiting(root: str, shot: Snapshot, only: Mapping[str, str]) -> str:
     """Render all waiting objects, one per line, or only those with one cause or driver."""
     chosen = [
         (group, one)
-        for group in shot.groups
+        for group in shot.groups or ()
         for one in group.members
         if only.get("cause", one.cause.code) == one.cause.code
         and only.get("about", one.about) == one.about
@@ -94,7 +100,11 @@ def waiting(root: str, shot: Snapshot, only: Mapping[str, str]) -> str:
     more = (
         f"<p>{rest} more are not shown; csi-fleet pending counts all of them.</p>" if rest else ""
     )
-    body = f"<h2>Waiting: {len(chosen)}{f' ({_text(what)})' if what else ''}</h2>"
+    body = (
+        f"<h2>Waiting: {len(chosen)}{f' ({_text(what)})' if what else ''}</h2>"
+        if shot.groups is not None
+        else f"<h2>{_waits(None)}</h2>{_notes(shot.notes)}"
+    )
     return _page(root, "Pending", body + _table(head, rows, numbers=()) + more, shot.at)
 
 
@@ -157,23 +167,32 @@ def _page(root: str, title: str, body: str, at: float) -> str:
     )
 
 
-def _drivers(root: str, lines: Sequence[DriverLine]) -> str:
+def _drivers(root: str, lines: Sequence[DriverLine], shot: Snapshot) -> str:
+    # driver -> since when each of its objects has waited, as Unix times
+    waits: dict[str, list[float]] = {}
+    for group in shot.groups or ():
+        for one in group.members:
+            waits.setdefault(one.driver, []).append(one.since)
     rows = []
     for line in lines:
+        since = waits.get(line.name, ())
         nodes = f" ({line.nodes} nodes)" if line.nodes > 1 else ""
         why = f"<br><small>{_text(line.why)}</small>" if line.why else ""
         rows.append(
             [
                 f"{_object(root, 'driver', line.name)}{nodes}",
                 f'<span class="{_STATES.get(line.state, "bad")}">{_text(line.state)}</span>{why}',
+                "?" if shot.groups is None else str(len(since)),
+                _age(shot.at, min(filter(None, since), default=0.0)),
                 str(line.ready),
                 str(line.running),
                 str(line.failing),
-                _text(duration(line.oldest)) if line.oldest else "-",
             ]
         )
-    head = ("Driver", "State", "Waiting", "Running", "Failing", "Oldest")
-    return _table(head, rows, numbers=(2, 3, 4, 5)) if rows else "<p>No driver is known.</p>"
+    head = ("Driver", "State", "Waiting", "Oldest", "Ready", "Running", "Failing")
+    if not rows:
+        return "<p>No driver is known.</p>"
+    return _table(head, rows, numbers=(2, 3, 4, 5, 6)) + _LEGEND
 
 
 def _group(root: str, group: Group, now: float) -> str:
@@ -208,7 +227,7 @@ def _system(report: dict[str, Any]) -> str:
         "Watchers": str(len(report["watchers"])),
         "Workers": str(len(report["workers"])),
         "Beat": beat_words(has_beat=report["beat"]),
-        "In flight": str(counts["intents"]),
+        "Open attempts": str(counts["intents"]),
         "Unsaved volumes": str(counts["unsaved_volumes"]),
         "Failing": str(counts["failing_keys"]),
         "Given up": str(counts["abandoned_keys"]),
@@ -268,10 +287,13 @@ def _number(at: int, numbers: Sequence[int]) -> str:
     return ' class="number"' if at in numbers else ""
 
 
-def _waits(count: int, causes: int) -> str:
-    if not count:
+def _waits(groups: Sequence[Group] | None) -> str:
+    if groups is None:
+        return "Waiting: not known"
+    if not groups:
         return "Nothing waits"
-    return f"Waiting: {count}, for {_count(causes, 'cause')}"
+    count = sum(len(group.members) for group in groups)
+    return f"Waiting: {count}, for {_count(len(groups), 'cause')}"
 
 
 def _count(number: int, noun: str) -> str:

@@ -135,20 +135,23 @@ class Fleet:
         return await IOLoop.current().run_in_executor(_READERS, self.lists)
 
     def lists(self) -> list[dict[str, Any]]:
-        """Return the number of keys for each of Celery's lists, including idle lists.
+        """Return the number of keys for each of Celery's lists that is served or has keys.
 
         Raises:
             QueueUnavailable: Redis does not answer.
         """
         names, found = names_of(self.tools.redis), dict[str, dict[str, Any]]()
         for lane, stats in read_stats(self.tools.redis).items():
+            ready = stats.ready + stats.retry
+            waiting = ready + stats.running + stats.delayed + stats.blocked
+            if stats.limits is None and not waiting:
+                continue  # no worker does such work for the driver
             kind, _, driver = lane.partition("|")
             name = names.celery_queue(place_of(unquote(driver), kind))
             row = found.setdefault(name, {"name": name, **dict.fromkeys(_COUNTS, 0)})
-            ready = stats.ready + stats.retry
             row["messages_ready"] += ready
             row["messages_unacknowledged"] += stats.running
-            row["messages"] += ready + stats.running + stats.delayed + stats.blocked
+            row["messages"] += waiting
         return [found[name] for name in sorted(found)]
 
     def explain(self, root: str, word: str, name: str) -> tuple[int, str]:

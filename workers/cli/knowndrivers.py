@@ -1,4 +1,7 @@
-"""Checks a driver's name, so that a mistyped name is not mistaken for a driver without work."""
+"""Checks names of drivers and namespaces.
+
+Otherwise a mistyped name would be mistaken for a driver or a namespace without work.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import TYPE_CHECKING
 from workers.errors import ApiError, ConfigError
 from workers.explain.words import named, nearest
 from workers.kube import paths
+from workers.kube.errors import NotFoundError
 
 if TYPE_CHECKING:
     from workers.cli.tools import Tools
@@ -38,6 +42,28 @@ def served(tools: Tools, driver: str) -> dict[str, dict[str, object]]:
 def shown(names: dict[str, dict[str, object]]) -> str:
     """Return the names of the served drivers in one line."""
     return ", ".join(named(names)) or "none"
+
+
+def there(tools: Tools, namespace: str) -> None:
+    """Check that a namespace exists; do nothing if the API server cannot tell.
+
+    Raises:
+        ConfigError: there is no such namespace.
+    """
+    try:
+        tools.kube.get(paths.NAMESPACES, namespace)
+    except NotFoundError:
+        hint = nearest(namespace, _namespaces(tools))
+        raise ConfigError(f"there is no namespace {namespace}.{hint}", exit_code=1) from None
+    except (ApiError, ConfigError):
+        return
+
+
+def _namespaces(tools: Tools) -> set[str]:
+    try:
+        return {one["metadata"]["name"] for one in tools.kube.list(paths.NAMESPACES)}
+    except ApiError:
+        return set()
 
 
 def _provisioners(tools: Tools) -> set[str]:

@@ -163,6 +163,8 @@ def run(tools: Tools) -> int:
     found, missed = gather(tools, tool.namespace, tool.driver)
     if not found and tool.driver:
         knowndrivers.served(tools, tool.driver)  # raises if the name is unknown
+    if not found and tool.namespace:
+        knowndrivers.there(tools, tool.namespace)
     groups = grouped(found)
     if tools.is_data:
         tools.write("Pending", as_fields(groups, missed))

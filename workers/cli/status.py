@@ -16,7 +16,7 @@ from workers.queue.keys import lane_name
 from workers.queue.limits import read_stats
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from workers.cli.tools import Tools
     from workers.queue.limits import LaneStats
@@ -192,7 +192,7 @@ def show(report: dict[str, Any], *, is_wide: bool = False) -> None:
         terminal.write(f"{name:8} {len(found)}: {', '.join(shown) or 'none'}{more}")
     terminal.write(f"beat     {beat_words(has_beat=report['beat'])}")
     terminal.write(
-        f"in flight {counts['intents']}, unsaved volumes {counts['unsaved_volumes']}, "
+        f"open attempts {counts['intents']}, unsaved volumes {counts['unsaved_volumes']}, "
         f"failing {counts['failing_keys']}, given up {counts['abandoned_keys']}"
     )
     redis, age = report["redis"], duration(report["redis_age"])
@@ -201,6 +201,8 @@ def show(report: dict[str, Any], *, is_wide: bool = False) -> None:
         f"{redis['clients']} clients, eviction {redis['policy']}"
         + (f", lost its data or began {age} ago" if is_new(report) else "")
     )
+    if any(line.is_busy for line in driver_lines(report)):
+        terminal.write("what waits, and why: csi-fleet pending")
 
 
 def _held(report: dict[str, Any]) -> Iterator[str]:
@@ -244,6 +246,11 @@ class DriverLine:
     oldest: float
 
     @property
+    def is_busy(self) -> bool:
+        """True if there is work for the driver."""
+        return bool(self.ready or self.running or self.failing)
+
+    @property
     def cells(self) -> list[object]:
         """The row of the table."""
         shown = f"{self.name} ({self.nodes} nodes)" if self.nodes > 1 else self.name
@@ -268,7 +275,7 @@ def driver_lines(report: dict[str, Any]) -> list[DriverLine]:
         word = "standby" if state == "lease elsewhere" else state
         why = worst["state"].partition(": ")[2]
         line = DriverLine(name, len(nodes), word, why, ready, running, failing, oldest)
-        is_idle = not (ready or running or failing)
+        is_idle = not line.is_busy
         # An unserved driver is not a problem if no key is waiting for it.
         place = len(_ORDER) if state == "not served" and is_idle else _ORDER.index(state)
         rows.append(((place, is_idle, -oldest, name), line))
@@ -282,25 +289,34 @@ def _word(driver: dict[str, Any]) -> str:
 
 
 def _show_kinds(report: dict[str, Any]) -> None:
-    """Print one line for each driver and kind of work."""
+    """Print one line for each driver and kind of work, in the order of the drivers' lines."""
+    places = {line.name: place for place, line in enumerate(driver_lines(report))}
+    drivers = sorted(report["drivers"].items(), key=lambda one: places[one[0].partition("@")[0]])
     rows = [
         [
             name,
-            driver["state"].partition(":")[0],
+            _word(driver),
             kind,
             *(lane[column] for column in ("ready", "retry", "running")),
             "-" if lane["limit"] is None else lane["limit"],
             lane["delayed"],
             duration(lane["oldest"]) if lane["oldest"] else "-",
         ]
-        for name, driver in report["drivers"].items()
-        for kind, lane in (driver["work"] or {"-": _NOTHING}).items()
+        for name, driver in drivers
+        for kind, lane in (_kinds(driver["work"]) or {"-": _NOTHING}).items()
     ]
     nobody = [["none", *["-"] * (len(_WIDE_HEAD) - 1)]]
     terminal.write_rows(_WIDE_HEAD, rows or nobody, numbers_from=_NUMBERS_FROM + 1)
 
 
-_NOTHING: Final = {
-    **dict.fromkeys(("ready", "retry", "running", "delayed", "oldest"), 0),
-    "limit": None,
-}
+def _kinds(work: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the kinds of work that some worker does or that waits for a worker."""
+    return {
+        kind: lane
+        for kind, lane in work.items()
+        if lane["limit"] is not None or any(lane[one] for one in _COUNTS)
+    }
+
+
+_COUNTS: Final = ("ready", "retry", "running", "delayed")
+_NOTHING: Final = {**dict.fromkeys((*_COUNTS, "oldest"), 0), "limit": None}

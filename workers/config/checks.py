@@ -68,6 +68,7 @@ def check(settings: Settings, values: Mapping[str, Any], flags: FlagSet) -> None
     _check_leader(settings)
     _check_redis(settings.command, settings.redis)
     _check_flower(settings)
+    _check_blocks(settings)
 
 
 def advise(settings: Settings) -> list[str]:
@@ -266,6 +267,15 @@ def _check_flower(settings: Settings) -> None:
             f"--flower-address={flower.address} can be reached from other hosts, but Flower serves "
             "plain HTTP. Set --flower-tls-cert-file and --flower-tls-key-file, or set "
             "--flower-plain-http if a proxy in front of Flower encrypts the traffic"
+        )
+
+
+def _check_blocks(settings: Settings) -> None:
+    blocks = settings.blocks
+    if settings.command == Command.SNAPSHOT_METADATA and not (blocks.certificate and blocks.key):
+        raise ConfigError(
+            "callers send their tokens over TLS only. Set --tls-cert and --tls-key to the files of "
+            "a certificate that the caCert of the SnapshotMetadataService objects has signed"
         )
 
 

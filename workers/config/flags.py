@@ -24,6 +24,7 @@ class Command(StrEnum):
     WORKER = "worker"
     BEAT = "beat"
     FLOWER = "flower"
+    SNAPSHOT_METADATA = "snapshot-metadata"
     STATUS = "status"
     PENDING = "pending"
     EXPLAIN = "explain"
@@ -52,6 +53,7 @@ SUMMARIES = {
     Command.WORKER: ("", "run the controllers for the CSI drivers that it can reach"),
     Command.BEAT: ("", "trigger periodic work"),
     Command.FLOWER: ("", "web UI for the Celery tasks"),
+    Command.SNAPSHOT_METADATA: ("", "serve the changed blocks of snapshots to backup programs"),
     Command.STATUS: ("", "show drivers, queues, workers and Redis at a glance"),
     Command.PENDING: ("", "list everything that is waiting, grouped by cause"),
     Command.EXPLAIN: (
@@ -135,10 +137,12 @@ EXAMPLES = {
 _NOT_THERE = "the object does not exist, or Redis or the API server does not answer"
 EXITS = {
     Command.STATUS: "something needs attention (lines that start with !)",
-    Command.PENDING: "the driver is unknown, or Redis or the API server does not answer",
+    Command.PENDING: (
+        "the driver or namespace is unknown, or Redis or the API server does not answer"
+    ),
     Command.EXPLAIN: _NOT_THERE,
     Command.RETRY: f"{_NOT_THERE}, or no worker serves the object's driver",
-    Command.FAILED: "the driver is unknown, or Redis does not answer",
+    Command.FAILED: "a driver or namespace is unknown, or Redis does not answer",
     Command.DRAIN: "work was still running after the time of --wait",
     Command.AUDIT: "the audit found something",
     Command.DOCTOR: "a check reported FAIL",

@@ -30,11 +30,12 @@ _RUN_WORKER: Final = frozenset({Command.RUN, Command.WORKER})
 _RULES: Final = _RUN_WORKER | {Command.WATCHER}
 _DRIVER_TOOLS: Final = frozenset({Command.AUDIT, Command.DOCTOR})
 _TOOLS: Final = TOOLS - {Command.COMPLETION}
-_CLUSTER: Final = _RULES | _TOOLS | {Command.FLOWER}
+_CLUSTER: Final = _RULES | _TOOLS | {Command.FLOWER, Command.SNAPSHOT_METADATA}
 _SCHEDULE: Final = _RULES | {Command.BEAT}
 _ALL: Final = frozenset(Command) - {Command.VERSION, Command.COMPLETION}
-_REDIS: Final = _ALL
+_REDIS: Final = _ALL - {Command.CONFORMANCE, Command.SNAPSHOT_METADATA}
 _FLOWER: Final = frozenset({Command.FLOWER})
+_BLOCKS: Final = frozenset({Command.SNAPSHOT_METADATA})
 
 _STRING, _BOOL, _INT, _UINT = Kind.STRING, Kind.BOOL, Kind.INT, Kind.UINT
 _FLOAT, _DURATION = Kind.FLOAT, Kind.DURATION
@@ -46,7 +47,7 @@ COMMON_FLAGS: Final = (
     # The driver.
     Flag("csi-address", Kind.STRINGS, "/run/csi/socket", "Address of the CSI driver socket: an "
          "absolute path or unix://. May be repeated to serve several drivers.",
-         _RUN_WORKER | _DRIVER_TOOLS),
+         _RUN_WORKER | _DRIVER_TOOLS | _BLOCKS),
     # The API server.
     Flag("kubeconfig", _STRING, "", "Client configuration file. The environment variable "
          "KUBECONFIG, if set, overrides this flag for the sidecars' commands (worker, watcher, "
@@ -75,13 +76,14 @@ COMMON_FLAGS: Final = (
          _RUN_WORKER),
     # HTTP.
     Flag("http-endpoint", _STRING, "", "Listen address for metrics, health and pprof, such as "
-         ":8080. If empty, no HTTP server is started.", _RULES),
+         ":8080. If empty, no HTTP server is started.", _RULES | _BLOCKS),
     Flag("metrics-address", _STRING, "", "Deprecated: use --http-endpoint instead. Like "
          "--http-endpoint, but without the health path for leader election; only one of the two "
-         "may be set.", _RULES),
-    Flag("metrics-path", _STRING, "/metrics", "HTTP path of the metrics.", _RULES),
+         "may be set.", _RULES | _BLOCKS),
+    Flag("metrics-path", _STRING, "/metrics", "HTTP path of the metrics.",
+         _RULES | _BLOCKS),
     Flag("enable-pprof", _BOOL, "false", "Serve the stacks of all threads and a sampling profile "
-         "under /debug/pprof/.", _RULES),
+         "under /debug/pprof/.", _RULES | _BLOCKS),
     # The process.
     Flag("feature-gates", Kind.GATES, "", "Comma-separated Name=bool pairs; docs/flags.md lists "
          "the gates of each controller.", _RUN_WORKER),
@@ -151,7 +153,7 @@ OWN_FLAGS: Final = (
     Flag("drivers-file", _STRING, "", "YAML file with the drivers to serve (central mode), or a "
          "folder of such files (*.yaml); reloaded when they change. If set, the default of "
          "--csi-address is not used.",
-         _RUN_WORKER | _DRIVER_TOOLS, upstream=False),
+         _RUN_WORKER | _DRIVER_TOOLS | _BLOCKS, upstream=False),
     Flag("drivers-pool", _STRING, "", "Serve only the drivers of --drivers-file that have this "
          "`pool`; if empty, serve the drivers that have no `pool`.", _RUN_WORKER, upstream=False),
     Flag("provisioner", Kind.STRINGS, "", "Custom provisioner to run: MODULE:CLASS or an entry "
@@ -182,7 +184,7 @@ OWN_FLAGS: Final = (
          _ALL, upstream=False, env="CSI_FLEET_STATE_DIR"),
     Flag("metrics-token-review", _BOOL, "false", "Serve the metrics only to clients whose bearer "
          "token allows them to get that path. The token is checked by a TokenReview "
-         "(k8s/components/metrics-auth).", _RULES,
+         "(k8s/components/metrics-auth).", _RULES | _BLOCKS,
          upstream=False),
     Flag("flower-address", _STRING, "127.0.0.1", "Listen address of Flower.", _FLOWER,
          upstream=False),
@@ -214,6 +216,21 @@ OWN_FLAGS: Final = (
          "Alternatively, set the environment variable CSI_FLEET_FLOWER_BASIC_AUTH to a "
          "comma-separated list.",
          _FLOWER, upstream=False),
+    Flag("port", _UINT, "50051", "Port on which `snapshot-metadata` serves backup programs.",
+         _BLOCKS, upstream=False, bound=Bound(lambda port: port <= 65535, "be 0 to 65535")),
+    Flag("tls-cert", _STRING, "", "File with the server's certificate. It is read again at each "
+         "connection, so a renewed certificate needs no restart.", _BLOCKS, upstream=False,
+         env="TLS_CERT_PATH"),
+    Flag("tls-key", _STRING, "", "File with the private key of --tls-cert.", _BLOCKS,
+         upstream=False, env="TLS_KEY_PATH"),
+    Flag("audience", _STRING, "", "Audience that callers' tokens must have. Default: the one that "
+         "the SnapshotMetadataService object of the driver names.", _BLOCKS, upstream=False),
+    Flag("max-streaming-duration-min", _UINT, "10", "The longest time that a stream may take, in "
+         "minutes.", _BLOCKS, upstream=False, bound=at_least(1)),
+    Flag("max-streams-per-driver", _UINT, "100", "How many streams of one driver may run at the "
+         "same time.", _BLOCKS, upstream=False, bound=at_least(1)),
+    Flag("max-streams-per-caller", _UINT, "50", "How many streams one caller (the user of its "
+         "token) may run at the same time.", _BLOCKS, upstream=False, bound=at_least(1)),
     *TOOL_FLAGS,
 )  # fmt: skip
 

@@ -20,6 +20,7 @@ TOPOLOGY: Final = "Topology"
 CROSS_NAMESPACE: Final = "CrossNamespaceVolumeDataSource"
 VOLUME_ATTRIBUTES_CLASS: Final = "VolumeAttributesClass"
 RELEASE_LEADER: Final = "ReleaseLeaderElectionOnExit"
+SNAPSHOT_TOPOLOGY: Final = "VolumeSnapshotTopology"
 
 _ALL_ALPHA: Final = "AllAlpha"
 _ALL_BETA: Final = "AllBeta"
@@ -67,6 +68,13 @@ PROVISIONER_GATES: Final = (
         effect="Send the parameters of a claim's VolumeAttributesClass to the driver as mutable "
         "parameters.",
     ),
+    GateSpec(
+        SNAPSHOT_TOPOLOGY,
+        "ALPHA",
+        default=False,
+        effect="Restore a snapshot with immediate binding only where its content's `nodeAffinity` "
+        "allows it.",
+    ),
 )
 KNOWN_GATES: Final = (*COMMON_GATES, *PROVISIONER_GATES)
 
@@ -83,6 +91,9 @@ class FeatureGates:
 
     volume_attributes_class: bool = True
     """VolumeAttributesClasses supply mutable parameters; on by default, see `with_discovery`."""
+
+    volume_snapshot_topology: bool = False
+    """Restores are limited to the topology of the snapshot content; off by default."""
 
     release_leader_election_on_exit: bool = False
     """On a signal, finish running reconciles and release the Lease; off by default."""
@@ -146,6 +157,7 @@ def build_gates(
         topology=values[TOPOLOGY],
         cross_namespace_volume_data_source=values[CROSS_NAMESPACE],
         volume_attributes_class=values[VOLUME_ATTRIBUTES_CLASS],
+        volume_snapshot_topology=values[SNAPSHOT_TOPOLOGY],
         release_leader_election_on_exit=values[RELEASE_LEADER],
         explicit=frozenset(requested),
     )

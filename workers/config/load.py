@@ -163,6 +163,7 @@ def _parts(
         "redis": _redis(values, environ),
         "process": _process(values, environ, own.values(), driver),
         "flower": _flower(values, environ),
+        "blocks": read(settings.BlockSettings, values),
         "tool": read(ToolSettings, values),
     }
 

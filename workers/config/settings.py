@@ -359,6 +359,32 @@ class OidcSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockSettings:
+    """The settings of the server for changed blocks."""
+
+    port: int = setting("port", FLAGS)
+    """The port; 0 chooses a free one."""
+
+    certificate: str = setting("tls-cert", FLAGS)
+    """The path of the server's certificate."""
+
+    key: str = setting("tls-key", FLAGS)
+    """The path of its private key."""
+
+    audience: str = setting("audience", FLAGS)
+    """The audience of all tokens; "" for the one of each driver's SnapshotMetadataService."""
+
+    stream_minutes: int = setting("max-streaming-duration-min", FLAGS)
+    """The longest duration of a stream, at least 1."""
+
+    per_driver: int = setting("max-streams-per-driver", FLAGS)
+    """The most streams of one driver at the same time, at least 1."""
+
+    per_caller: int = setting("max-streams-per-caller", FLAGS)
+    """The most streams of one caller at the same time, at least 1."""
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """All settings of one process."""
 
@@ -401,6 +427,7 @@ class Settings:
     redis: RedisSettings = field(default_factory=RedisSettings)
     process: ProcessSettings = field(default_factory=ProcessSettings)
     flower: FlowerSettings = field(default_factory=FlowerSettings)
+    blocks: BlockSettings = field(default_factory=BlockSettings)
     tool: ToolSettings = field(default_factory=ToolSettings)
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from workers.drivers.driversfile import parse_all, read_texts
 from workers.errors import ConfigError
@@ -19,23 +19,29 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from workers.drivers.driversfile import DriverSpec
-    from workers.drivers.fleet import Fleet
 
 _log = get_logger(__name__)
 
 POLL_SECONDS: Final = 1.0
 
 
+class Served(Protocol):
+    """The drivers of a process, such as `workers.drivers.fleet.Fleet`."""
+
+    def apply(self, specs: dict[str, DriverSpec]) -> None:
+        """Serve exactly these drivers."""
+
+
 class Central:
-    """The drivers file of one worker.
+    """The drivers file of one process.
 
     Args:
         fleet: the drivers of this process; they are changed to match the file.
         path: the file, or a folder of such files.
-        pool: the pool of drivers that this worker serves.
+        pool: the pool of drivers that this process serves; None for the drivers of all pools.
     """
 
-    def __init__(self, fleet: Fleet, path: Path, *, pool: str = "") -> None:
+    def __init__(self, fleet: Served, path: Path, *, pool: str | None = "") -> None:
         self._fleet = fleet
         self._path = path
         self._pool = pool

@@ -302,7 +302,7 @@ def _truth(entry: Entry) -> bool:
 
 
 def _common(fields: dict[str, Entry], spec: DriverSpec) -> DriverSpec:
-    """Read the fields that are also allowed in `defaults`; a driver's own values take precedence."""
+    """Read the fields that are also allowed in `defaults`; the driver's values take precedence."""
     if "timeouts" in fields:
         spec = replace(spec, timeouts={**spec.timeouts, **_timeouts(fields["timeouts"])})
     if "limits" in fields:

@@ -90,7 +90,7 @@ class Replica:
         self._from, self._until = math.inf, -math.inf
 
     def open_seconds(self) -> float:
-        """Return how long this process's calls to the replica may still take; 0 if there are none."""
+        """Return how long our calls to the replica may still take; 0 if there are none."""
         last = max(self._ends.copy().values(), default=-math.inf)
         return max(0.0, max(last, self._unanswered) - self.clock())
 

@@ -1,4 +1,4 @@
-"""Names the effects of a reconcile, so that each can be announced immediately before it happens.
+"""Names the effects of a reconcile, so that each can be announced just before it happens.
 
 `Steps.reach(name)` announces every effect on the driver, the API server or Redis. In production, it
 checks the lease (G9). The crash tests kill the process at each announcement, and prove that the

@@ -1,9 +1,9 @@
-"""Indexes objects that still need work by the objects that they wait for, for all rules.
+"""Indexes objects that still need work by the objects that they are waiting for, for all rules.
 
-`put` declares which objects an object waits for; `waiting_for` finds the objects to queue when one
-of those changes. `begin_list` notes the known objects, `listed` checks off an object that the list
-contains, and `end_list` returns the objects that are gone. Objects that need no more work are not
-kept.
+`put` declares which objects an object is waiting for; `waiting_for` finds the objects to queue when
+one of those changes. `begin_list` notes the known objects, `listed` checks off an object that the
+list contains, and `end_list` returns the objects that are gone. Objects that need no more work are
+not kept.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Waits(Generic[WaitT]):
         return self._items.get(name, (None, ()))[0]
 
     def waiting_for(self, word: str, name: str) -> list[WaitT]:
-        """Return the objects that wait for the named object, in the order of their names."""
+        """Return the objects that are waiting for the named object, sorted by name."""
         return [self._items[one][0] for one in sorted(self._names.get((word, name), ()))]
 
     def values(self) -> list[WaitT]:

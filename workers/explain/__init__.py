@@ -1,1 +1,1 @@
-"""Explains why an object waits: gathers the facts once, then finds the first cause without I/O."""
+"""Explains why an object is waiting: gathers the facts once, then finds the cause without I/O."""

@@ -1,4 +1,4 @@
-"""Adds a similar name, or an exhausted quota, to the answer about an object that does not exist.
+"""If an object does not exist, adds a similar name or an exhausted quota to its explanation.
 
 The objects are listed once, and only for `explain`, so a cluster with many objects is not a problem
 for `pending`.

@@ -2,9 +2,9 @@
 
 This module is pure. Snapshots and their contents are compared in the same way.
 
-Each pass reads the driver's list first, then the intents, then the PVs. A volume that is created or
-deleted during a pass therefore appears in one of the later reads. Only findings of both passes,
-which are a grace time apart, are reported. While an attempt that began before the first pass is
+Each pass reads the driver's list first, then the intents, then the PVs. If a volume is created or
+deleted during a pass, a later read of that pass therefore shows it. The passes are a grace time
+apart, and only findings of both are reported. While an attempt that began before the first pass is
 open, no volume is reported as an orphan, because the volume names of some drivers do not show which
 attempt created the volume.
 """
@@ -61,15 +61,15 @@ class Report:
 
 
 def compare(first: Look, second: Look) -> Report:
-    """Return a report of the findings that both passes have in common."""
+    """Return a report of the findings that both passes share."""
     unknown = {
         volume_id: size
         for volume_id, size in second.listed.items()
         if volume_id in first.listed and not (_has_owner(volume_id, first, second))
     }
-    # An attempt that the first pass found may have created any of these volumes, whatever the clock
-    # of its worker shows. The same is true of an attempt that only the second pass found, if the
-    # attempt began before the first pass.
+    # An attempt that the first pass found may have created any of these volumes, whatever its
+    # worker's clock says. The same is true of an attempt that only the second pass found, if it
+    # began before the first pass.
     old = set(first.in_flight)
     old |= {name for name, since in second.in_flight.items() if since <= first.at}
     orphans = {} if old else unknown

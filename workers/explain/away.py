@@ -68,7 +68,7 @@ def explain(tools: Tools, noun: Noun, namespace: str, name: str) -> Explained:
 
 
 def _of_object(without: Any, word: str, item: JsonObject) -> Cause | None:
-    """Return the cause that the object alone shows; None if only the queue knows it."""
+    """Return the cause that the object alone shows; None if only the queue can show it."""
     name = item["metadata"]["name"]
     if word == "pv":
         return settled_cause(Gatherer(without).volume(name))

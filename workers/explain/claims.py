@@ -1,4 +1,4 @@
-"""Finds, from facts alone, the first cause that keeps a claim from being bound.
+"""Finds, from facts alone, the first cause that prevents a claim from being bound.
 
 The causes are checked in the order of the work: first what must exist before the driver is called,
 then what delays the claim in the queue, then the responses of the driver and the API server.
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
-# This must match the text in workers.topology.requirements.
+# This must match the message in workers.topology.requirements.
 _NO_TOPOLOGY: Final = "no available topology found"
-# This must match the text in workers.controllers.provisioner.saving.
+# This must match the message in workers.controllers.provisioner.saving.
 _NOT_SAVED: Final = "failed to save volume "
 _READ_ADVICE: Final = (
     "Create the secret, or correct the class's csi.storage.k8s.io/provisioner-secret-* parameters."
@@ -131,9 +131,9 @@ def _bound(facts: ClaimFacts) -> Cause | None:
 
 
 def _of_another(claim: Mapping[str, Any], volume: Mapping[str, Any]) -> Cause | None:
-    """If the volume is bound to a different claim, return this as the cause, else None.
+    """Return a cause if the volume is bound to a different claim, else None.
 
-    The different claim may be an earlier claim of the same name.
+    That claim may be an earlier one of the same name.
     """
     owner, metadata = (volume.get("spec") or {}).get("claimRef") or {}, claim["metadata"]
     names = [(one.get("namespace"), one.get("name")) for one in (owner, metadata)]
@@ -353,7 +353,7 @@ def _running(facts: ClaimFacts) -> Cause | None:
 
 
 def _unsaved(facts: ClaimFacts) -> Cause | None:
-    """If the volume exists but its PV is not saved, return this as the cause, else None."""
+    """Return a cause if the volume exists but its PV has not been saved, else None."""
     state = facts.state
     if state is None or state.unsaved is None:
         return None
@@ -423,7 +423,7 @@ def _queued(facts: ClaimFacts) -> Cause | None:
 
 
 def _failed(facts: ClaimFacts) -> Cause | None:
-    """If the last attempt failed, return its error as the cause, with the time of the next one."""
+    """Return a cause with the last attempt's error and the time of the next one, or None."""
     state = facts.state
     if state is None or not (state.fails or state.abandoned_at or state.due):
         return None

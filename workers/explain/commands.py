@@ -1,7 +1,7 @@
 """The commands to run next for each cause that `explain` reports, filled with names.
 
 One table has an entry for every cause. An empty entry means that nobody has to act. Words in
-capitals (`CLASS`, `SIZE`) are what the person has to choose.
+capitals (`CLASS`, `SIZE`) are for the user to replace.
 """
 
 from __future__ import annotations
@@ -120,6 +120,10 @@ COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
         RETRY,
         "csi-fleet audit --forget={volume}  # only if the volume does not exist",
     ),
+    "topology-dropped": (
+        "kubectl get crd volumesnapshotcontents.snapshot.storage.k8s.io -o yaml",
+        DESCRIBE,
+    ),
     "namespace-terminating": ("kubectl get pods,pvc,volumesnapshots -n {name}",),
     # The driver's operator acts.
     "driver-error": (DESCRIBE, DRIVER, PODS),
@@ -202,7 +206,7 @@ def filled(cause: Cause, word: str, namespace: str, name: str, found: Explained)
         word: the object's noun, or `driver`, `class` or `namespace`.
         namespace: the object's namespace; "" if it has none.
         name: the object's name.
-        found: the explanation, whose objects and key contain further names.
+        found: the explanation; its objects and key contain further names.
     """
     if cause.commands:
         return cause
@@ -230,7 +234,7 @@ def fill(templates: Iterable[str], names: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def names_of(word: str, namespace: str, name: str) -> dict[str, str]:
-    """Return the names that the object itself gives to its commands."""
+    """Return the names for an object's commands that come from the object itself."""
     noun = nouns.nouns().get(word)
     shown = f"{namespace}/{name}" if namespace else name
     place = f" -n {shlex.quote(namespace)}" if namespace else ""

@@ -1,4 +1,4 @@
-"""Explains which finalizers keep an object that is being deleted, and what each of them is for."""
+"""Explains which finalizers delay an object's deletion, and what each of them is for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MEANINGS: Final = {
 }
 _ATTACHER: Final = "external-attacher/"
 _OF_KUBERNETES: Final = frozenset({"kubernetes.io/pvc-protection", "kubernetes.io/pv-protection"})
-# The commands that show what such a finalizer waits for.
+# The commands that show what such a finalizer is waiting for.
 _USERS: Final = (
     "kubectl get pods,volumesnapshots -n {namespace}",
     "kubectl get volumeattachments",
@@ -29,7 +29,7 @@ _USERS: Final = (
 
 
 def held(item: Json) -> Cause | None:
-    """If only other controllers' finalizers delay the deletion, return this as the cause."""
+    """Return a cause if only other controllers' finalizers delay the deletion, else None."""
     names = text_list(item, "metadata", "finalizers")
     if not is_deleting(item) or not names:
         return None

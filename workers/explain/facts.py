@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from workers.kube.objects import JsonObject
     from workers.queue.inspect import KeyState
 
-# For these causes the object itself gives no reason, so causes from the queue and the watchers are
-# considered too.
+# With these causes, the object itself gives no reason, so causes from the queue and the watchers
+# are considered too.
 NO_REASON: Final = frozenset(
     {
         "no-content",
@@ -66,7 +66,7 @@ class SecretFacts:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A snapshot or claim that a claim copies, but that cannot be copied now.
+    """A snapshot or claim that a claim should copy, but that cannot be copied now.
 
     Attributes:
         kind: `VolumeSnapshot` or `PersistentVolumeClaim`.
@@ -87,10 +87,10 @@ class ClaimFacts:
         claim: the claim, read live; None if it does not exist.
         hint: a similar name, as a sentence with a leading space; "" if there is none.
         class_name: the name of the claim's class; "" if it has none.
-        names_class: whether the claim sets a class name (an empty name means no class).
+        names_class: whether the claim sets a class name (an empty one means no class).
         driver: the registration of the claim's driver; None if no worker serves the driver.
-        driver_name: the CSI driver that the class's provisioner stands for.
-        served: the drivers whose workers run the provisioner, and separately the other drivers.
+        driver_name: the CSI driver that belongs to the class's provisioner.
+        served: the drivers that workers serve, with and without the provisioner.
         csi_driver_exists: whether the driver's CSIDriver object exists; None if unknown.
         state: the state of the claim's key; None if no queue name is known.
         volume: the claim's PV; None if there is none.
@@ -168,18 +168,19 @@ class VolumeFacts:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """The reason why an object waits, with texts for people.
+    """The reason that an object is waiting, in human-readable form.
 
     Attributes:
         code: one word, stable for scripts.
         text: the problem, in one sentence.
         advice: the remedy; "" if there is nothing to do.
-        until: the Unix time at which the wait ends without help; 0 if it does not end without
-            help, or if the time is unknown.
+        until: the Unix time at which the wait ends by itself; 0 if it does not, or if the time is
+            unknown.
         is_problem: False for a state that needs no action.
         names: further names for the commands, such as `node` or `secret`.
-        move: who can resolve this cause; "" if its code decides it (`workers.explain.moves`).
-        templates: the commands to run next, without names; None if the code decides them
+        move: who can resolve this cause; "" if that depends only on the code
+            (`workers.explain.moves`).
+        templates: the commands to run next, without names; None if they depend only on the code
             (`workers.explain.commands`).
         commands: the commands to run next; empty if they are not filled in yet, or if nobody has
             to act.

@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 
 QUOTAS: Final = paths.Resource("", "v1", "resourcequotas", "ResourceQuota", namespaced=True)
 CSI_DRIVERS: Final = paths.Resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver")
-# The ends of the names of the resources that a ResourceQuota limits, for claims and snapshots. A
-# claim's may begin with the name of its class.
+# How the names of the resources that a ResourceQuota limits end, for claims and snapshots. For
+# claims, the name may begin with the name of a class.
 OF_CLAIMS: Final = ("persistentvolumeclaims", "requests.storage")
 OF_SNAPSHOTS: Final = ("count/volumesnapshots.snapshot.storage.k8s.io",)
 # The maximum number of namespaces that a hint names.
@@ -141,7 +141,7 @@ class Gatherer:
         )
 
     def _source(self, claim: JsonObject) -> dict[str, Any]:
-        """Return the source that must fill the claim, with its populator.
+        """Return the source that must fill the claim, and its populator.
 
         If no populator is needed, the result contains only what is wrong with the claim or
         snapshot to copy from.
@@ -237,7 +237,7 @@ class Gatherer:
             return None
 
     def csi_driver_exists(self, name: str) -> bool | None:
-        """Return whether the CSIDriver object exists; None if this is not known."""
+        """Return whether the CSIDriver object exists; None if that is unknown."""
         if not name:
             return None
         try:
@@ -255,7 +255,7 @@ class Gatherer:
 
         Args:
             namespace: the namespace.
-            resources: the ends of the names of the limited resources.
+            resources: how the names of the limited resources end.
         """
         nothing: list[JsonObject] = []
         found = []
@@ -349,7 +349,7 @@ class Gatherer:
 
 
 def _class_problem(storage_class: JsonObject | None, claim: JsonObject, pv_name: str) -> str:
-    """Return why the class's parameters cannot be used, in the words of an attempt; "" if none."""
+    """Return an attempt's error message about the class's parameters; "" if they can be used."""
     if storage_class is None:
         return ""
     given = text_map(storage_class, "parameters")
@@ -390,7 +390,7 @@ def _elsewhere(kube: KubeResources, namespace: str, name: str) -> str:
 
 
 def driver_of(records: Mapping[str, Mapping[str, Any]], name: str) -> str:
-    """Return the CSI driver for a provisioner name, which may be an in-tree or additional name."""
+    """Return the CSI driver for a provisioner name (or an in-tree or additional name)."""
     owners = kept(records, "owners", lambda: _owners(records))
     plugin = plugins.of_in_tree(name)
     return owners.get(name) or (plugin.driver_name if plugin else name)

@@ -47,10 +47,10 @@ class Explained:
     """One controller's explanation of an object.
 
     Attributes:
-        cause: why the object waits, or that it does not wait.
+        cause: why the object is waiting, or that it is not waiting.
         state: the state of the object's key; None if the queue has no data about the key.
-        claim: the claim whose history is shown; None if there is none.
-        volume: the PV whose history is shown; None if there is none.
+        claim: the claim to show the history of; None if there is none.
+        volume: the PV to show the history of; None if there is none.
     """
 
     cause: Cause
@@ -74,7 +74,7 @@ def explain(tools: Tools, noun: Noun, *, namespace: str, name: str) -> Explained
     records = tools.registry.alive()
     states = known_states(tools, records, noun, found)
     for state in states:
-        is_waiting = state.is_known or state.fails  # otherwise there is only a history
+        is_waiting = state.is_known or state.fails  # if not, there is only a history
         held = queueing.paused(state) if is_waiting else None
         cause = queueing.running(state) or held or queueing.queued(state) or _failed(state)
         if cause is not None:
@@ -98,7 +98,7 @@ def known_states(
     noun: Noun,
     found: JsonObject,
 ) -> list[KeyState]:
-    """Return the states of the object's keys that wait, run, have failed or have a history.
+    """Return the states of the object's keys that are waiting, running, failing or have a history.
 
     Raises:
         QueueUnavailable: Redis does not answer.

@@ -58,7 +58,7 @@ def explain(tools: Tools, noun: Noun, namespace: str, name: str) -> Explained | 
 
 
 def last_state(tools: Tools, noun: Noun, namespace: str, name: str) -> KeyState | None:
-    """Return the state of the latest work on an object, which may be gone; None if there is none.
+    """Return the state of the latest work on an object, even a deleted one; None if there is none.
 
     Raises:
         QueueUnavailable: Redis does not answer.

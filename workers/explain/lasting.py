@@ -1,9 +1,9 @@
 """Writes an event on a claim that has been blocked for a long time, for `kubectl describe`.
 
-The event covers only blocks during which no attempt is made and therefore no other event is
-written: pauses, a lost connection, a driver without a worker, an exhausted limit. Kubernetes itself
-writes events for a claim without a class or driver. A record in Redis limits the events to one per
-key, cause and hour.
+Only causes that prevent any attempt, and therefore any other event, lead to this event: pauses, a
+lost connection, a driver without a worker, an exhausted limit. Kubernetes itself writes events for
+a claim without a class or driver. A record in Redis limits the events to one per key, cause and
+hour.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from workers.queue.workqueue import WorkQueue
 
 COMPONENT: Final = "csi-fleet"
-# A block that is shorter than this needs no event.
+# Claims that have been blocked for less than this time need no event.
 LASTING_SECONDS: Final = 60.0
 LOOK_SECONDS: Final = 30.0
 # The API server keeps an event for an hour, so it is written again after that time.

@@ -1,4 +1,4 @@
-"""Reads each object from the API server only once, so that thousands of objects can be explained.
+"""Reads each object from the API server only once, so that thousands can be explained.
 
 Once a kind has been listed, its objects are looked up in that list. Objects of other kinds (a Node,
 a Secret) are read on first use and cached.
@@ -42,7 +42,7 @@ class Listed(KubeReader):
     def all(self, resource: Resource) -> Collection[JsonObject]:
         """List a kind once; return nothing if that is impossible (see `missed`).
 
-        It is impossible if the kind is not served or the user is not allowed to list it.
+        Listing is impossible if the kind is not served or the user is not allowed to list it.
         """
         if (known := self._lists.get(resource)) is not None:
             return known.values()

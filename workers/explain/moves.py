@@ -29,6 +29,7 @@ _MOVES: Final = {
         "no-populator",
         *("refused", "foreign-finalizer", "node-gone", "rescheduled", "kept", "class-invalid"),
         *("not-scheduled", "deleted-failing", "stranded", "namespace-terminating"),
+        "topology-dropped",
     ),
     STORAGE: (
         *("driver-error", "driver-slow", "driver-lost", "storage-full", "driver-not-registered"),
@@ -55,7 +56,7 @@ _MOVES: Final = {
     ),
 }
 _BY_CODE: Final = {code: who for who, codes in _MOVES.items() for code in codes}
-# Causes of objects that wait for nothing; `pending` leaves these objects out.
+# The causes of objects that are not waiting for anything; `pending` leaves these objects out.
 SETTLED: Final = frozenset(_MOVES[NOBODY]) | {"kept", "not-found", "quota"}
 
 

@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from workers.explain.serving import Served
     from workers.queue.inspect import KeyState, Note
 
-# If no worker has taken a key within this time although its limits allow it, no thread is free.
+# If its limits allow a key to run but no worker has taken it within this time, no thread is free.
 UNTAKEN_SECONDS: Final = 3.0
-# A call that has run longer than this is reported as slow.
+# A call that has been running for longer than this is reported as slow.
 LONG_SECONDS: Final = 2.0
-# This must match the text in workers.translate.secrets.
+# This must match the message in workers.translate.secrets.
 _NOT_READ: Final = "error getting secret "
 _FOLLOW_UP: Final = "Do nothing; ask again in a moment."
 
 
 def unserved(name: str, known: Served, *, workers: int, is_driver: bool = True) -> Cause:
-    """Return the cause for a driver for which no worker runs the controller in question.
+    """Return the cause if no worker runs the controller in question for a driver.
 
     `is_driver` is False if the driver itself may not exist.
     """
@@ -78,7 +78,7 @@ def paused(
     *,
     paused_class: str = "",
 ) -> Cause | None:
-    """Return the cause of a paused key; None if the key is not paused.
+    """Return the reason that a key is paused; None if it is not paused.
 
     A key is paused by an operator, by a Lease, by the pause of its class, or because the connection
     to its driver is lost.
@@ -140,9 +140,13 @@ def running(state: KeyState) -> Cause | None:
             "most likely waiting for the driver.",
             "Wait, or check the driver's log. A call that takes longer than --timeout is retried.",
         )
+    error = _standing_error(state.trail) if state.fails else None
+    before = (
+        f" This is attempt {state.fails + 1}; the last one failed: {error.detail}" if error else ""
+    )
     return Cause(
         "running",
-        f"Worker {host} has been working on this object for {duration(seconds)}.",
+        f"Worker {host} has been working on this object for {duration(seconds)}.{before}",
         _FOLLOW_UP,
         is_problem=False,
     )
@@ -156,7 +160,7 @@ def _call_of(kind: str) -> str:
 
 
 def queued(state: KeyState) -> Cause | None:
-    """Return the cause of a key that waits for its turn, a worker or another key's work."""
+    """Return the cause if a key is waiting for its turn, a worker or another key's work."""
     if state.blocked_by:
         return Cause(
             "volume-busy",
@@ -187,13 +191,16 @@ def queued(state: KeyState) -> Cause | None:
             f"{place}.",
             "Wait, or raise the driver's rate limit in the drivers file.",
         )
+    if state.in_use:
+        place += f"; {state.in_use} others are running"
     waited = state.now - state.since if state.since else 0.0
     if state.position == 1 and waited >= UNTAKEN_SECONDS:
         return Cause(
             "no-free-worker",
             f"The object is next in the queue, but no worker thread is free; {place}.",
-            "Run `csi-fleet status` to see whether the workers are busy or gone. If they are busy, "
-            "raise --workers or --concurrency.",
+            "Run `csi-fleet pending` to see what the running tasks wait for, and `csi-fleet "
+            "status` to see whether workers are gone. If the driver is healthy and all workers are "
+            "busy, raise --workers or --concurrency.",
         )
     return Cause(
         "queued", f"The object is waiting for its turn; {place}.", _FOLLOW_UP, is_problem=False
@@ -266,7 +273,7 @@ def defect(state: KeyState, message: str, again: str) -> Cause | None:
 def secret_names(message: str) -> tuple[dict[str, str], str]:
     """Return the names of the secret that could not be read, and the problem; ({}, "") for others.
 
-    An object stores no reference to its secret, so the names are read from the error's text.
+    An object stores no reference to its secret, so the names are read from the error message.
     """
     if not message.startswith(_NOT_READ):
         return {}, ""

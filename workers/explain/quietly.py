@@ -1,4 +1,4 @@
-"""Reads what an explanation can do without: the person may lack a permission."""
+"""Reads facts that an explanation can do without, in case the user is not allowed to read them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def quietly(read: Callable[[], T], default: T) -> T:
-    """Return `read()`, or `default` if the API server refuses, for example without a permission.
+    """Return `read()`, or `default` if the API server refuses, for example for lack of permission.
 
     Raises:
         Unreachable: the API server does not answer.

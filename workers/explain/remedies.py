@@ -1,8 +1,8 @@
-"""Finds who has to act on an error of the driver or the API server, and what they have to do.
+"""Finds out who has to act on an error from the driver or the API server, and what to do.
 
-The gRPC code or the HTTP status decides. Both are stored with each call in a key's history, so an
-error's text is parsed only if the history has expired. The names of a webhook, a policy, a quota or
-a missing permission are only in the text.
+This depends on the gRPC code or the HTTP status. Both are stored with each call in a key's history,
+so an error message is parsed only if the history has expired. The names of a webhook, a policy, a
+quota or a missing permission are only in the message.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ERRORS: Final = frozenset(
         *("refused", "deleted-failing", "last-error"),
     }
 )
-# These causes keep their advice, because it is more specific than the remedy for the answer.
+# These causes keep their advice, because it is more specific than the remedy for the response.
 _KEPT: Final = frozenset({"rescheduled", "save-refused", "deleted-failing"})
 _NO_ANSWER: Final = "no-answer"
 _LAST_WORDS: Final = re.compile(r"code = (\w+)")
@@ -54,8 +54,8 @@ class Answer:
     """The result of one call.
 
     Attributes:
-        code: the gRPC code, such as `NotFound`; "" if the API server answered.
-        status: the HTTP status, or `no-answer`; "" if the driver answered.
+        code: the gRPC code, such as `NotFound`; "" if the API server responded.
+        status: the HTTP status, or `no-answer`; "" if the driver responded.
         operation: the driver's operation, such as `attach`; "" if unknown.
     """
 
@@ -297,7 +297,7 @@ _BY_STATUS: Final[Mapping[str, Remedy]] = {
     "422": _INVALID,
     **dict.fromkeys((_NO_ANSWER, "408", "429", "500", "502", "503", "504"), _RETRIED),
 }
-# The remedies for messages that name what refused the request. The groups of each pattern name it.
+# The remedies for messages that say what refused the request; the groups of each pattern match it.
 _NAMED: Final[tuple[tuple[re.Pattern[str], Remedy], ...]] = (
     (
         re.compile(r"ValidatingAdmissionPolicy '(?P<policy>[^']+)'"),
@@ -417,10 +417,10 @@ _NAMED: Final[tuple[tuple[re.Pattern[str], Remedy], ...]] = (
 
 
 def applied(cause: Cause, state: KeyState | None, code: str = "") -> Cause:
-    """Return the cause with the remedy for the answer that the attempt got; else unchanged.
+    """Return the cause with the remedy for the response that the attempt got, or unchanged.
 
     Args:
-        cause: the cause, whose text contains the error.
+        cause: the cause; its text contains the error.
         state: the state of the object's key; None if there is none.
         code: the gRPC code that the object itself stores; "" if it stores none.
     """
@@ -436,7 +436,7 @@ def applied(cause: Cause, state: KeyState | None, code: str = "") -> Cause:
         return cause
     rest = queueing.next_try(state) if state is not None else ""
     if cause.code in _KEPT:
-        rest = cause.advice.removeprefix(WHEN_REJECTED)  # the remedy says it precisely
+        rest = cause.advice.removeprefix(WHEN_REJECTED)  # the remedy is more precise
     return replace(
         cause,
         advice=f"{remedy.advice} {rest}".rstrip(),
@@ -447,10 +447,10 @@ def applied(cause: Cause, state: KeyState | None, code: str = "") -> Cause:
 
 
 def answer_of(state: KeyState | None, message: str, code: str = "") -> Answer:
-    """Return how the call ended that made the last attempt fail.
+    """Return the result of the call that made the last attempt fail.
 
-    The history is preferred, then `code`, then the message; an empty answer means that the error
-    came neither from the driver nor from the API server.
+    It comes from the history if possible, else from `code`, else from the message; an empty result
+    means that the error came neither from the driver nor from the API server.
     """
     operation = _operation_of(state)
     if state is not None and (found := _in_history(state.trail)):
@@ -487,7 +487,7 @@ def _operation_of(state: KeyState | None) -> str:
 
 
 def _named(message: str, names: dict[str, str]) -> Remedy | None:
-    """Return the remedy for what a refusal names, and add these names; None if it names nothing."""
+    """Return the remedy for what a refusal names, and add the names to `names`; None if none."""
     for pattern, remedy in _NAMED:
         if found := pattern.search(message):
             names |= {key: name for key, name in found.groupdict().items() if name}

@@ -1,7 +1,7 @@
 """Finds the drivers whose workers run a given controller.
 
 Workers register each driver with the controllers that they run for it. During a migration, a driver
-can have workers of which none runs the controller in question.
+may have workers, but none that run the controller in question.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PROVISIONER: Final = "provisioner"
 
 
 class Records(dict[str, "Mapping[str, Any]"]):
-    """The registrations of drivers at one moment, which are never modified.
+    """The registrations of drivers at one moment; they are never modified.
 
     Explaining thousands of objects requires the same derived values for each object, so these
     values are cached in `known`.
@@ -29,7 +29,7 @@ class Records(dict[str, "Mapping[str, Any]"]):
 
 
 def kept(records: Mapping[str, Mapping[str, Any]], what: Any, work_out: Callable[[], T]) -> T:
-    """Return `work_out()`, which is cached if `records` is a `Records`."""
+    """Return `work_out()`; the result is cached if `records` is a `Records`."""
     if not isinstance(records, Records):
         return work_out()
     if what not in records.known:

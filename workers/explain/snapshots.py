@@ -1,4 +1,4 @@
-"""Finds the first reason why a snapshot, a group snapshot or a snapshot content waits."""
+"""Finds the first reason that a snapshot, a group snapshot or a snapshot content is waiting."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from workers.translate.references import is_being_restored
 if TYPE_CHECKING:
     from workers.cli.tools import Tools
     from workers.explain.generic import Explained
+    from workers.explain.nouns import Noun
+    from workers.kube.objects import JsonObject
     from workers.kube.paths import Resource
     from workers.translate.fields import Json
 
@@ -73,6 +75,12 @@ GROUP: Final = Shape(
     k.FINALIZER_GROUP_CONTENT,
 )
 SHAPES: Final = (SNAPSHOT, GROUP)
+TOPOLOGY_DROPPED: Final = Cause(
+    "topology-dropped",
+    "The snapshot is ready to use, but its topology is not stored: the API server dropped the "
+    "field nodeAffinity, because the installed CRD of VolumeSnapshotContents does not have it.",
+    "Install CRDs that have the field, or switch off the feature gate VolumeSnapshotTopology.",
+)
 # The finalizers that the snapshot controller removes from a snapshot or a group snapshot.
 _OURS: Final = (
     k.FINALIZER_SNAPSHOT_BOUND,
@@ -100,8 +108,21 @@ def explain_content(tools: Tools, shape: Shape, name: str) -> Explained:
     cause = content_cause(content, shape)
     if cause.code in NO_REASON | {"failed", "delete-failed"}:
         cause = _unserved(tools, text(content, "spec", "driver")) or cause
+    if cause.code == "ready" and _is_topology_dropped(tools, noun, content):
+        cause = TOPOLOGY_DROPPED
     made = with_object(found, cause)
     return replace(made, cause=remedies.applied(made.cause, made.state))
+
+
+def _is_topology_dropped(tools: Tools, noun: Noun, content: JsonObject) -> bool:
+    """True if the content's history has the note that its topology was dropped (SNS-125)."""
+    records = tools.registry.alive()
+    record = records.get(text(content, "spec", "driver")) or {}
+    names = record.get("plugin_capabilities") or ()
+    if objects.node_affinity(content) or objects.CAPABILITY_TOPOLOGY not in names:
+        return False
+    states = generic.known_states(tools, records, noun, content)
+    return any(objects.NODE_AFFINITY_DROPPED in note.detail for one in states for note in one.trail)
 
 
 def with_object(found: Explained, own: Cause) -> Explained:
@@ -114,7 +135,7 @@ def with_object(found: Explained, own: Cause) -> Explained:
 
 
 def _unserved(tools: Tools, driver: str) -> Cause | None:
-    """If no worker runs the snapshotter for this driver, return this as the cause, else None."""
+    """Return a cause if no worker runs the snapshotter for this driver, else None."""
     served = Served.by(tools.registry.alive(), "snapshotter")
     if driver in served.names:
         return None
@@ -128,12 +149,12 @@ def snapshot_cause(
     group: Json | None = None,
     shape: Shape = SNAPSHOT,
 ) -> Cause:
-    """Explain what a VolumeSnapshot or VolumeGroupSnapshot waits for.
+    """Explain what a VolumeSnapshot or VolumeGroupSnapshot is waiting for.
 
     Args:
         snapshot: the snapshot or group snapshot, read live.
         content: the content that it is or will be bound to; None if there is none.
-        held: the cause for which that content waits; None if it does not wait.
+        held: why that content is waiting; None if it is not waiting.
         group: the group snapshot that a member names; None if there is none.
         shape: the differences between a snapshot and a group snapshot.
     """
@@ -178,7 +199,7 @@ def ready_cause(snapshot: Json, content: Json | None, held: Cause | None, shape:
 
 
 def _as_of(cause: Cause, content: Json | None, held: Cause | None, shape: Shape) -> Cause:
-    """Return the cause with the remedy of its content, if that has one."""
+    """Return the cause with its content's remedy, if there is one."""
     if content is None or held is None or not held.move:
         return cause
     name = objects.name_of(content)
@@ -187,7 +208,7 @@ def _as_of(cause: Cause, content: Json | None, held: Cause | None, shape: Shape)
         cause,
         advice=held.advice,
         until=held.until,
-        # The driver works on the content, so the content is retried.
+        # The driver works on the content, so the content is the object to retry.
         names={
             "driver": text(content, "spec", "driver"),
             **held.names,
@@ -241,7 +262,7 @@ def _deletion_cause(
 
 
 def content_cause(content: Json, shape: Shape = SNAPSHOT) -> Cause:
-    """Explain what a snapshot content waits for, from its fields."""
+    """Explain what a snapshot content is waiting for, from its fields."""
     driver, error = text(content, "spec", "driver"), objects.error_message(content)
     annotations = annotations_of(content)
     if is_deleting(content):

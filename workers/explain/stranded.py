@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 # workers.controllers.provisioner.intent sets this stage. That module is not imported, because it
-# loads far more than this module needs.
+# would load far more than this module needs.
 STAGE_STRANDED: Final = "stranded"
 
 
@@ -27,7 +27,7 @@ class Stranded:
     Attributes:
         volume: the name of the attempt's PV.
         key: the key whose reconcile finishes the attempt once the problem is solved.
-        problem: what is missing, in the words of the error.
+        problem: the error message, which says what is missing.
     """
 
     volume: str

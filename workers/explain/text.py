@@ -1,4 +1,4 @@
-"""Formats an explanation for people and for programs."""
+"""Formats an explanation in human-readable form and for programs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def folded(entries: list[Entry]) -> list[Entry]:
 
 
 def next_lines(cause: Cause) -> list[str]:
-    """Return the commands to run next, one per line; one line says if nobody has to act."""
+    """Return the commands to run next, one per line, or a line that says that nobody has to act."""
     if cause.commands:
         return ["  Run next:", *(f"    {command}" for command in cause.commands)]
     return ["  Run next: nothing, nobody has to act."] if needs_nobody(cause) else []

@@ -47,7 +47,7 @@ def _of_claim(claim: Mapping[str, Any]) -> list[Entry]:
     if at := stamp(metadata.get("deletionTimestamp") or ""):
         entries.append(Entry(at, "claim marked for deletion"))
     if (claim.get("status") or {}).get("phase") == "Bound" and (at := _status_time(metadata)):
-        # Use the end of that second, because binding is the last step.
+        # Binding is the last step, so the end of that second is used.
         entries.append(Entry(at + 0.999, "claim bound"))
     return entries
 
@@ -95,4 +95,6 @@ def _api(verb: str, resource: str, status: str, seconds: str) -> str:
     took = f"({status}) in {float(seconds):.3f} s"
     if resource == "persistentvolumes" and verb == "create" and status == "201":
         return f"PersistentVolume saved {took}"
+    if resource == "configmaps" and verb == "patch" and status == "404":
+        return f"API server: no ConfigMap holds this record yet, so one is created {took}"
     return f"API server: {verb} {resource} {took}"

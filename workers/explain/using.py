@@ -1,7 +1,7 @@
 """Explains why a pod cannot use a bound claim: its volume is not attached, mounted or reachable.
 
-Only pods that wait are considered. If no pod waits, or the events about it do not concern volumes,
-the claim is as it should be.
+Only waiting pods are considered. If no pod is waiting, or its events do not concern volumes, the
+claim is as it should be.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ if TYPE_CHECKING:
     from workers.kube.objects import JsonObject
 
 _DESCRIBE_POD: Final = "kubectl describe pod {pod} -n {namespace}"
-# The reasons of the events that kubelet and kube-controller-manager write about a pod's volumes.
+# The reasons of the events that the kubelet and kube-controller-manager write about a pod's
+# volumes.
 _NOT_ATTACHED: Final = frozenset({"FailedAttachVolume"})
 _NOT_MOUNTED: Final = frozenset({"FailedMount", "FailedMapVolume", "FileSystemResizeFailed"})
 _WORD: Final = re.compile(r"[\w.-]+")
 _MULTI_ATTACH: Final = "Multi-Attach error"
-# kubelet's words if the driver is not registered, and if a secret of the volume cannot be read.
+# The kubelet's words if the driver is not registered, and if a secret of the volume cannot be read.
 _UNREGISTERED: Final = "not found in the list of registered CSI drivers"
 _NO_KEY: Final = re.compile(
     r"failed to find the secret (?P<secret>[\w.-]+) in the namespace (?P<secret_namespace>[\w-]+)"
 )
-# What the scheduler says if a bound volume keeps a pod from every node: whose move it is, the
-# advice, and the first command.
+# The scheduler's words if a bound volume keeps a pod from every node: whose move it is, the advice,
+# and the first command.
 _OF_VOLUMES: Final = (
     (
         "volume node affinity conflict",
@@ -59,7 +60,7 @@ _OF_VOLUMES: Final = (
 
 
 def explain(tools: Tools, found: Explained, *, has_queue: bool = True) -> Explained:
-    """Return the explanation of a claim with the reason why a waiting pod cannot use its volume.
+    """Return a claim's explanation with the reason that a waiting pod cannot use its volume.
 
     Args:
         tools: the connections.
@@ -97,7 +98,7 @@ def _of_pod(
 
 
 def _unscheduled(pod: JsonObject, volume: str) -> Cause | None:
-    """If the scheduler finds no node because of volumes, return this as the cause, else None."""
+    """Return a cause if volumes prevent the scheduler from finding a node, else None."""
     why = next(
         (
             text(one, "message")
@@ -120,7 +121,7 @@ def _unscheduled(pod: JsonObject, volume: str) -> Cause | None:
 
 
 def _unattached(tools: Tools, pod: JsonObject, volume: str, *, has_queue: bool) -> Cause | None:
-    """If the volume is not attached to the pod's node, return this as the cause, else None."""
+    """Return a cause if the volume is not attached to the pod's node, else None."""
     node = text(pod, "spec", "nodeName")
     waiting = [
         one
@@ -151,7 +152,7 @@ def _unattached(tools: Tools, pod: JsonObject, volume: str, *, has_queue: bool) 
 def _unmounted(tools: Tools, pod: JsonObject, claim_name: str, volume: str) -> Cause | None:
     """Return the newest failure that the events report about the volume; None if there is none."""
     namespace, uid = text(pod, "metadata", "namespace"), text(pod, "metadata", "uid")
-    # kubelet names the PersistentVolume, or the volume's name in the pod.
+    # The kubelet uses the PersistentVolume's name, or the volume's name in the pod.
     known = {volume} | {
         text(one, "name")
         for one in object_list(pod, "spec", "volumes")

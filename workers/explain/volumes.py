@@ -1,4 +1,4 @@
-"""Finds, from facts alone, the first reason why a volume waits."""
+"""Finds, from facts alone, the first reason that a volume is waiting."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _claim_of(volume: Mapping[str, Any]) -> str:
 
 
 def _settled(facts: VolumeFacts, volume: Mapping[str, Any]) -> Cause | None:
-    """If csi-fleet has nothing to do for the volume now, return the reason as the cause."""
+    """Return a cause if csi-fleet has nothing to do for the volume now, else None."""
     spec, metadata = volume.get("spec") or {}, volume["metadata"]
     phase = (volume.get("status") or {}).get("phase") or ""
     policy = spec.get("persistentVolumeReclaimPolicy")

@@ -1,7 +1,8 @@
 """Selects the objects that may be waiting, by their fields; `explain` then finds the reason.
 
 Each noun of `explain` has a function of its own. The function may select too many objects, but
-never too few: `explain` finds that some of them wait for nothing, and `pending` leaves these out.
+never too few: `explain` finds out that some of them are not waiting, and `pending` leaves these
+out.
 """
 
 from __future__ import annotations

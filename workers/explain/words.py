@@ -1,4 +1,4 @@
-"""Formats times and names for people."""
+"""Formats times and names in human-readable form."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def duration(seconds: float) -> str:
 
 
 def moment(at: float) -> str:
-    """Format a time in UTC: `14:03:05Z` today, else with the date; no later than the year 3000."""
+    """Format a time in UTC: `14:03:05Z` today, else with the date; limited to the year 3000."""
     when = datetime.fromtimestamp(min(max(at, 0.0), _LATEST), UTC)
     if when.date() == datetime.now(UTC).date():
         return when.strftime("%H:%M:%SZ")
@@ -47,7 +47,7 @@ def rfc3339(at: float) -> str | None:
 
 
 def named(names: Iterable[str]) -> list[str]:
-    """Sort the drivers' names and drop empty names, which stand for work without a driver."""
+    """Sort drivers' names and drop empty ones, which mean work without a driver."""
     return sorted({name for name in names if name})
 
 

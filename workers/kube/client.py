@@ -34,8 +34,8 @@ STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 
 READ_TIMEOUT_SECONDS: Final = 30.0
 # client-go retries a refused request (429, 5xx with Retry-After) up to 10 times. A worker gives up
-# earlier, because its thread can reconcile other keys, and the queue retries this key with
-# back-off.
+# earlier, because its thread can reconcile other keys meanwhile, and the queue retries this key
+# with back-off.
 _MAX_REPEATS: Final = 3
 _MAX_RETRY_AFTER_SECONDS: Final = 5.0
 _MIN_RELOAD_INTERVAL_SECONDS: Final = 5.0
@@ -112,7 +112,7 @@ class RawStream:
         self._stream.interrupt()
 
     def close(self) -> None:
-        """Drop the connection, which cannot be reused before the watch is read to its end."""
+        """Drop the connection; it could be reused only after reading the watch to its end."""
         self._stream.close()
 
 
@@ -128,10 +128,10 @@ class KubeClient:
             response arrived) and the duration in seconds.
         sleep: sleeps for the given number of seconds, as Retry-After requires.
         timeout_seconds: the default timeout of a request.
-        repeats: how often a request is retried after an answer with Retry-After.
-        guard: called before each write; returns None or a check. The check is called
-            immediately before the write is sent, and again before each retry. If the check
-            raises an exception, the request ends.
+        repeats: how often a request is retried after a response with Retry-After.
+        guard: called before each write; returns a check or None. The check is called immediately
+            before the write is sent, and again before each retry. If it raises an exception, the
+            request ends.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class KubeClient:
         """Create an object with a POST; return the object as stored.
 
         Raises:
-            AlreadyExistsError: the name is taken, perhaps by an earlier attempt of the same caller.
+            AlreadyExistsError: the name is taken, perhaps by the same caller's earlier attempt.
         """
         return _decoded(self.request("POST", path, body=body))
 
@@ -255,8 +255,8 @@ class KubeClient:
     ) -> bytes:
         """Send one request and return the body of the response.
 
-        A request that is answered with Retry-After (429, 5xx: the server did nothing) is retried up
-        to 3 times whatever its method, as in client-go. All other retries are left to the queue.
+        If the response has Retry-After (429, 5xx: the server did nothing), the request is retried
+        up to 3 times whatever its method, as in client-go. All other retries are left to the queue.
 
         Raises:
             ApiError: one of the classes of workers.kube.errors.
@@ -320,7 +320,7 @@ class KubeClient:
             raise Unreachable(f'{method.capitalize()} "{address}": {error}') from error
 
     def _reload(self, refused: Connection) -> Connection | None:
-        """Return a connection with fresh credentials; None if they were reloaded moments ago."""
+        """Return a connection with fresh credentials; None if they have just been reloaded."""
         with self._lock:
             if self._connection is not refused:
                 return self._connection

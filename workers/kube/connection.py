@@ -48,7 +48,7 @@ def connect(kubeconfig: str, master: str) -> Connection:
             base_url = master if "://" in master else f"http://{master}"
         base_url = base_url.rstrip("/")
         transport = Transport(base_url, access.tls, access.proxy)
-    except Exception as error:  # reading the file or running its plug-in can raise anything
+    except Exception as error:  # reading the file or running its plug-in can raise any exception
         source = f"--kubeconfig {kubeconfig}" if kubeconfig else "in-cluster configuration"
         reason = " ".join(str(error).split()).rstrip(".")
         raise ConfigError(

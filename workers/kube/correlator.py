@@ -46,7 +46,7 @@ class EventPlan:
         action: `create` a new Event, `patch` the count of an earlier one, or `drop` the event.
         name: the name of the Event.
         count: the number of events so far.
-        message: the text to write: the event's own, or the text for merged events.
+        message: the message to write: the event's own, or the one for merged events.
     """
 
     action: Literal["create", "patch", "drop"]

@@ -8,11 +8,10 @@ ApiError(status, reason, message)
     GoneError 410 (also reason Expired)   InvalidError 422 and 400
   AwayError: the server did not process the request, so the caller retries and counts no failure
     TooManyRequestsError 429   ServerError 5xx
-    Unreachable 0: no answer; a write may have happened
-```
-`str()` gives the Status object's message, which is the text that client-go prints, for example
-`secrets "x" not found`. The texts for an answer without a Status body are from apimachinery,
-pkg/api/errors NewGenericServerResponse.
+    Unreachable 0: no response; a write may have happened
+``` `str()` gives the Status object's message, as client-go prints it, for example `secrets "x" not
+found`. The messages for a response without a Status body are from apimachinery, pkg/api/errors
+NewGenericServerResponse.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class RefusedError(ApiError):
 
 
 class AwayError(ApiError):
-    """The server did not process the request, or its answer was lost."""
+    """The server did not process the request, or its response was lost."""
 
 
 class UnauthorizedError(RefusedError):
@@ -63,7 +62,7 @@ class NotFoundError(RefusedError):
     """The object or its whole kind does not exist."""
 
     def is_about(self, name: str) -> bool:
-        """Return True if the object itself is missing, and not its whole kind."""
+        """Return True if only the object is missing, not its whole kind."""
         return f'"{name}" not found' in str(self)
 
 
@@ -92,7 +91,7 @@ class ServerError(AwayError):
 
 
 class Unreachable(AwayError):  # noqa: N818 - the word the rest of the system uses
-    """No answer arrived; a write may have happened."""
+    """No response arrived; a write may have happened."""
 
     def __init__(self, message: str) -> None:
         super().__init__(0, "Unreachable", message)
@@ -115,8 +114,8 @@ _BY_STATUS: Final[dict[int, type[ApiError]]] = {
     422: InvalidError,
     429: TooManyRequestsError,
 }
-# A ValidatingAdmissionPolicy that gives no reason refuses with 422, and a webhook that gives no
-# code refuses with 400. The same statuses are used for an invalid object.
+# A ValidatingAdmissionPolicy without a reason refuses with 422, and a webhook without a code with
+# 400. The same statuses mean that an object is invalid.
 _OF_ADMISSION_TOO: Final = frozenset({400, 422})
 # Reasons and messages for a response whose body is not a Status object.
 _GENERIC: Final[dict[int, tuple[str, str]]] = {
@@ -157,9 +156,9 @@ _RESOURCE_PATH: Final = re.compile(
 def error_from_response(
     status: int, body: bytes, *, method: str = "GET", path: str = ""
 ) -> ApiError:
-    """Return the error for an HTTP response with status 300 or higher, with client-go's text.
+    """Return the error, with client-go's message, for an HTTP response with status 300 or higher.
 
-    A Status body contains its own message; for any other body the message is the generic text,
+    A Status body contains its own message; for any other body the message is the generic one,
     followed by `(verb resource name)`.
     """
     try:
@@ -178,7 +177,7 @@ def error_from_response(
 
 
 def error_from_status(status_object: dict[str, Any], *, default_status: int = 500) -> ApiError:
-    """Return the error for a decoded Status; fields with a wrong type count as absent."""
+    """Return the error for a decoded Status; fields of the wrong type count as absent."""
     code = status_object.get("code")
     reason = status_object.get("reason")
     message = status_object.get("message")
@@ -193,9 +192,9 @@ def error_from_status(status_object: dict[str, Any], *, default_status: int = 50
 def _is_by_admission(message: str, details: object) -> bool:
     """Return True if a webhook or a ValidatingAdmissionPolicy refused, not the object's validation.
 
-    Each cause of an invalid object names its field, whereas a policy's cause consists of a text
-    only. A webhook is recognized only by the words that the API server puts before the webhook's
-    own text.
+    Each cause of an invalid object names its field, whereas a policy's cause is only a message. A
+    webhook is recognized only by the words that the API server puts before the webhook's own
+    message.
     """
     if message.startswith('admission webhook "'):
         return True

@@ -1,6 +1,6 @@
-"""A queue of events to be written; a burst of events is delayed, so that other work goes first.
+"""A queue of events to be written; bursts of events are delayed in favour of other work.
 
-When many claims are created at once, the API server is needed for their volumes more than for their
+When many claims are created at once, their volumes need the API server more urgently than their
 events. During a burst, `take` waits until its first event is `HOLD_SECONDS` old, and then returns a
 batch of events.
 """
@@ -74,7 +74,7 @@ class EventQueue:
     def close(self) -> None:
         """Stop delaying events; `take` returns [] once the queue is empty."""
         self._closed.set()
-        with contextlib.suppress(queue.Full):  # if it is full, no `take` is blocked
+        with contextlib.suppress(queue.Full):  # if the queue is full, no `take` is blocked
             self._queue.put_nowait(None)
 
     def _hold(self, put_at: float) -> None:

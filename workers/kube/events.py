@@ -4,7 +4,7 @@ An event never delays or fails an attempt: it is queued in memory and written by
 little later during a burst (workers.kube.eventqueue). It is dropped when the queue is full. Events
 about the same object keep their order. The correlator limits and counts them (L-006).
 
-Source of the Event's form: client-go, tools/record/event.go makeEvent.
+The form of an Event is from client-go, tools/record/event.go makeEvent.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class EventRecorder:
             involved: the object, with apiVersion, kind and metadata.
             event_type: `Normal` or `Warning`.
             reason: a CamelCase word, one of upstream's (L-005).
-            message: the text for the user; it must not contain a secret.
+            message: the message for the user; it must not contain a secret.
             component: the event source, for example `external-provisioner` (L-004).
         """
         event = make_event(involved, event_type, reason, message, component, now=self._now())
@@ -164,7 +164,7 @@ class EventRecorder:
             try:
                 self._client.patch(path, change, STRATEGIC_PATCH)
             except NotFoundError:
-                pass  # the Event expired: create it again, as client-go does
+                pass  # the Event has expired: create it again, as client-go does
             else:
                 return
         # `create` is not used here, because it would decode a response that is not needed.
@@ -186,8 +186,8 @@ def make_event(
         involved: the object, with apiVersion, kind and metadata.
         event_type: `Normal` or `Warning`.
         reason: a CamelCase word.
-        message: the text for the user.
-        component: the event source, which is also the reporting component.
+        message: the message for the user.
+        component: the event source; also used as the reporting component.
         now: the current time in seconds since 1970.
     """
     metadata = involved.get("metadata") or {}

@@ -34,7 +34,7 @@ _EXPIRY_MARGIN_SECONDS: Final = 300.0
 
 
 class UnusableError(Exception):
-    """The configuration does not describe a usable client; the text gives the reason."""
+    """The configuration does not describe a usable client; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class Access:
     """The address of the API server, and the credentials for it.
 
     Attributes:
-        server: the URL of the API server; "" if only `--master` contains it.
+        server: the URL of the API server; "" if only `--master` gives it.
         authorization: returns the Authorization header, "" for none; cheap to call.
-        proxy: the URL of a proxy; "" if the file contains none.
+        proxy: the URL of a proxy; "" if the file does not name one.
     """
 
     server: str
@@ -218,7 +218,7 @@ def _always(header: str) -> Callable[[], str]:
 
 
 class _TokenFile:
-    """The Authorization header from a token file, which is reread because it may be replaced."""
+    """The Authorization header from a token file; the file is reread because it may be replaced."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -245,7 +245,7 @@ class _TokenFile:
 
 
 class _ExecToken:
-    """The token from an exec plug-in, which is run again shortly before the token expires."""
+    """The token from an exec plug-in; the plug-in is run again shortly before the token expires."""
 
     def __init__(self, plugin: _Exec, cluster: _Cluster, file: Path) -> None:
         self._plugin = plugin

@@ -1,6 +1,6 @@
 """Computes the merge patch (RFC 7386) that turns one JSON object into another.
 
-Lists are replaced as a whole. A member that is to be removed is None in the patch.
+Lists are replaced as a whole. A member to be removed is None in the patch.
 """
 
 from __future__ import annotations

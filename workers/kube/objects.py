@@ -2,7 +2,7 @@
 
 Decoding bytes into these structs takes a seventh of the time of decoding untyped JSON, and no
 unused field is kept. Every field has a default, so an absent field never causes an error. If a
-field has a wrong type, decoding that object fails, and the reflector skips the object.
+field has the wrong type, decoding fails, and the reflector skips the object.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Reference(msgspec.Struct, rename="camel", gc=False):
 
 
 class Amounts(msgspec.Struct, gc=False):
-    """The ResourceRequirements of a claim: the quantity, as text, of each resource."""
+    """The ResourceRequirements of a claim: the quantity of each resource, as a string."""
 
     requests: dict[str, str] | None = None
 
@@ -171,7 +171,7 @@ class Node(msgspec.Struct, gc=False):
 
 
 class AnyObject(msgspec.Struct, gc=False):
-    """An object of any kind, of which only the metadata is needed."""
+    """An object of any kind; only its metadata is needed."""
 
     metadata: Meta = msgspec.field(default_factory=Meta)
 
@@ -258,7 +258,7 @@ class Owner(msgspec.Struct, gc=False):
 
 
 class OwnedMeta(Meta, rename="camel", gc=False):
-    """The metadata of an object, with the object's owners."""
+    """The metadata of an object, including its owners."""
 
     owner_references: list[Owner] | None = None
 

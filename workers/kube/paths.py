@@ -75,6 +75,9 @@ GROUP_SNAPSHOT_CONTENTS: Final = Resource(
 GROUP_SNAPSHOT_CLASSES: Final = Resource(
     _GROUP_SNAPSHOT, "v1", "volumegroupsnapshotclasses", "VolumeGroupSnapshotClass"
 )
+SNAPSHOT_METADATA_SERVICES: Final = Resource(
+    "cbt.storage.k8s.io", "v1beta1", "snapshotmetadataservices", "SnapshotMetadataService"
+)
 REFERENCE_GRANTS: Final = Resource(
     "gateway.networking.k8s.io", "v1beta1", "referencegrants", "ReferenceGrant", namespaced=True
 )

@@ -25,8 +25,7 @@ _log = get_logger(__name__)
 NAME: Final = "csi-fleet-pauses"
 DRIVER: Final = "driver"
 CLASS: Final = "class"
-# The characters to escape in a ConfigMap key. `_` would be allowed there, but our escapes start
-# with it.
+# The characters to escape in a ConfigMap key. `_` would be allowed, but it starts our escapes.
 _OTHERS: Final = re.compile(r"[^-.a-zA-Z0-9]")
 
 
@@ -82,7 +81,7 @@ class PauseRecord:
             return {"metadata": {"resourceVersion": "0"}}
 
     def list(self) -> Recorded:
-        """Return all pauses, using LIST, which has a resourceVersion even without a ConfigMap."""
+        """Return all pauses, using LIST, which gives a resourceVersion even without a ConfigMap."""
         path = paths.CONFIG_MAPS.path(namespace=self.namespace)
         found = self._kube.client.get(path, {"fieldSelector": f"metadata.name={NAME}"})
         if items := found.get("items"):

@@ -52,7 +52,7 @@ class _Search:
         self.found: Future[JsonObject | None] = Future()
 
     def ends_with(self, item: JsonObject) -> bool:
-        """Return True if this is the object that the caller searches, or if its function failed."""
+        """Return True if the caller is looking for this object, or if its function failed."""
         try:
             if not self._matches(item):
                 return False
@@ -99,12 +99,11 @@ class KubeReader:
     ) -> Iterator[tuple[str, JsonObject]]:
         """Yield the type and the object of each past watch event about one object.
 
-        `since` is the resourceVersion after which the events begin. The API server keeps the events
-        of the last minute or more. It ends the response after `PAST_SECONDS`; a caller may stop
-        earlier.
+        The events begin after the resourceVersion `since`. The API server keeps the events of the
+        last minute or more. It ends the response after `PAST_SECONDS`; a caller may stop earlier.
 
         Raises:
-            GoneError: the API server no longer has events that are so old.
+            GoneError: the API server no longer has events that old.
         """
         query = {
             "watch": "1",
@@ -128,8 +127,7 @@ class KubeReader:
     ) -> Iterator[JsonObject]:
         """Yield all objects page by page; keyword arguments are query parameters.
 
-        Kind and apiVersion, which the items of a LIST response do not have, are added to each
-        object.
+        The items of a LIST response have no kind and apiVersion, so these are added to each object.
         """
         parameters: dict[str, Any] = {"limit": _PAGE_SIZE, **query}
         identity = {"apiVersion": resource.api_version, "kind": resource.kind}
@@ -147,9 +145,9 @@ class KubeReader:
     ) -> JsonObject | None:
         """Return an object of the kind for which `matches` is true; None if there is none.
 
-        The list that is searched begins after this call. Callers that come while a list is running
-        share the next one. A driver whose answers cannot be used needs such a list for each claim;
-        77 claims with a list each slowed the claims of other drivers down five times
+        The search uses a list that begins after this call. Callers that come while a list is
+        running share the next one. A driver with unusable responses needs such a list for each
+        claim; 77 claims with a list each made other drivers' claims five times slower
         (`tests/bench/hostile_driver.py`). Only one page of the list is in memory at a time, so
         `matches` is called in the thread of the caller that reads the list.
         """
@@ -197,7 +195,7 @@ class KubeReader:
         """Read a PersistentVolume live."""
         return self.get(paths.VOLUMES, name)
 
-    # Objects from which a CSI request is built.
+    # Objects that a CSI request is built from.
 
     def get_class(self, name: str) -> JsonObject:
         """Read a StorageClass live."""
@@ -269,9 +267,9 @@ class KubeReader:
     # Discovery.
 
     def served_versions(self, group: str) -> tuple[str, ...]:
-        """Return the versions in which the API server serves a group; () if it has no such group.
+        """Return the versions of a group that the API server serves; () if it has no such group.
 
-        A version need not have all kinds of the group.
+        A version may not have all kinds of the group.
         """
         try:
             answer = self._getter.get(f"/apis/{group}")

@@ -1,7 +1,7 @@
 """Typed calls that change API objects; calls that only read are in `reading`.
 
 Each call is one request. The errors are those of workers.kube.errors; a missing object raises
-NotFoundError with the text that client-go prints.
+NotFoundError with the message that client-go prints.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ class KubeResources(KubeReader):
             item: the object as it was read.
             change: the merge patch; None removes a member.
             status: whether to patch the status subresource.
-            is_exact: whether to fail if the object changed since it was read.
+            is_exact: whether to fail if the object has changed since it was read.
 
         Raises:
-            ConflictError: the object with that name has a different UID, or `is_exact` is set
-                and the object changed.
+            ConflictError: the object with that name has a different UID, or `is_exact` is set and
+                the object has changed.
         """
         metadata = item["metadata"]
         known: dict[str, str] = {}
@@ -86,7 +86,7 @@ class KubeResources(KubeReader):
     def add_finalizer(
         self, resource: Resource, item: Mapping[str, Any], finalizer: str
     ) -> JsonObject:
-        """Add a finalizer to a built-in object, even if the object changed since it was read.
+        """Add a finalizer to a built-in object, even if the object has changed since it was read.
 
         Raises:
             ConflictError: the object with that name now has a different UID.
@@ -97,7 +97,7 @@ class KubeResources(KubeReader):
     def remove_finalizer(
         self, resource: Resource, item: Mapping[str, Any], finalizer: str
     ) -> JsonObject:
-        """Remove a finalizer; in all other respects, this method is like `add_finalizer`."""
+        """Remove a finalizer; otherwise like `add_finalizer`."""
         patch = finalizers.remove_patch(finalizer, item["metadata"]["uid"])
         return self._patch_this(_path_of(resource, item), patch)
 
@@ -144,7 +144,7 @@ class KubeResources(KubeReader):
         """Patch the object that has the UID in `patch`.
 
         Raises:
-            ConflictError: the object with that name has a different UID; the server answers
+            ConflictError: the object with that name has a different UID; the server returns
                 Invalid.
         """
         try:

@@ -1,4 +1,4 @@
-"""The only code that retries an update after a conflict, on a freshly read object (S-015)."""
+"""The only code that retries an update after a conflict, with a freshly read object (S-015)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Decides who may read the metrics, by means of TokenReview and SubjectAccessReview."""
+"""Asks the API server who a token belongs to and what its owner may do.
+
+`PathReaders` decides with these reviews who may read the metrics; `workers.changedblocks` decides
+who may read block metadata.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +26,28 @@ TOKEN_REVIEWS: Final = paths.Resource("authentication.k8s.io", "v1", "tokenrevie
 ACCESS_REVIEWS: Final = paths.Resource(
     "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview"
 )
-# Answers are cached for this time, because Prometheus scrapes every few seconds. A revoked token is
-# refused after this time at the latest.
+# Results are cached for this long, because Prometheus scrapes every few seconds. A revoked token is
+# therefore refused within this time.
 _REMEMBERED_SECONDS: Final = 60.0
 _MAX_REMEMBERED: Final = 100
 
 
+def review(client: KubeClient, resource: paths.Resource, spec: dict[str, Any]) -> dict[str, Any]:
+    """Return the status of a review of this `spec`.
+
+    Raises:
+        ApiError: the API server did not review.
+    """
+    body = {"apiVersion": resource.api_version, "kind": resource.kind, "spec": spec}
+    return dict(client.create(resource.path(), body).get("status") or {})
+
+
 class PathReaders:
-    """Authorizes readers of one path; caches each answer for a minute. Thread-safe.
+    """Authorizes readers of one path; caches each result for a minute. Thread-safe.
 
     Args:
-        client: the client of an account that may create both kinds of review.
-        path: the nonResourceURL for which the token's owner needs the verb `get`.
+        client: the client of an account that is allowed to create both kinds of review.
+        path: the nonResourceURL on which the token's owner needs the verb `get`.
         clock: returns monotonic seconds.
     """
 
@@ -67,7 +81,7 @@ class PathReaders:
         return is_allowed
 
     def _ask(self, token: str) -> bool:
-        status = self._review(TOKEN_REVIEWS, {"token": token})
+        status = review(self._client, TOKEN_REVIEWS, {"token": token})
         if not status.get("authenticated"):
             return False
         user = status.get("user") or {}
@@ -76,8 +90,4 @@ class PathReaders:
             "groups": user.get("groups") or [],
             "nonResourceAttributes": {"path": self._path, "verb": "get"},
         }
-        return bool(self._review(ACCESS_REVIEWS, spec).get("allowed"))
-
-    def _review(self, resource: paths.Resource, spec: dict[str, Any]) -> dict[str, Any]:
-        body = {"apiVersion": resource.api_version, "kind": resource.kind, "spec": spec}
-        return dict(self._client.create(resource.path(), body).get("status") or {})
+        return bool(review(self._client, ACCESS_REVIEWS, spec).get("allowed"))

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 CONNECTIONS: Final = 16
 CONNECT_TIMEOUT_SECONDS: Final = 5.0
-# This is shorter than the time after which the server closes an idle connection: 90 s for an API
-# server, 60 s for some load balancers.
+# Servers close idle connections later than this: after 90 s for an API server, 60 s for some load
+# balancers.
 _IDLE_SECONDS: Final = 50
 # Connections are replaced at this age, so that a restarted API server gets its share of them again.
 _AGE_SECONDS: Final = 600
@@ -41,8 +41,8 @@ _ERROR_BODY_BYTES: Final = 2**16
 _UNSAFE: Final = re.compile(r"[\r\n\x00]")
 _MAY_GO_OUT: Final = 0  # PREREQFUNC_OK
 _VERIFY_HOST: Final = 2  # the certificate must name the host
-# libcurl's events in terms of poll(2). This table is for the events that libcurl waits for; the
-# table below is for the events that have happened.
+# libcurl's events in terms of poll(2). This table is for the events that libcurl is waiting for;
+# the next one is for the events that have happened.
 _WANTED: Final = {
     pycurl.POLL_NONE: 0,
     pycurl.POLL_IN: select.POLLIN,
@@ -62,7 +62,7 @@ class Tls:
 
     Attributes:
         authorities: the CA certificates; None means the system's CA certificates.
-        certificate: the client certificate; None for none.
+        certificate: the client certificate; None if there is none.
         server_name: the name that the server's certificate must have; "" means the host in the
             address.
         is_verified: False to trust every server.
@@ -130,14 +130,14 @@ class Transport:
             method: the HTTP method.
             url: the path and query, which are appended to the base URL.
             headers: the header lines, without line ends.
-            body: the body of a write. Every write needs a body, because that keeps libcurl from
-                repeating the write.
+            body: the body of a write. Every write needs a body, because libcurl then does not
+                repeat it.
             timeout_seconds: the limit for waiting, sending and receiving together; more than 0.
             before_sent: called after the connection is established, right before the request is
                 sent. If it raises an exception, nothing is sent and the exception is passed on.
 
         Raises:
-            TimeoutError: there was no complete response in time, or no free connection.
+            TimeoutError: there was no complete response in time, or no connection was free.
             ConnectionError: the server was unreachable or not trusted, cut the connection, or
                 did not speak HTTP. The request may have arrived.
             ValueError: a header or the URL contains a character that HTTP does not allow.
@@ -149,7 +149,7 @@ class Transport:
             _set_request(handle, method, self._base_url + url, lines, body)
             handle.setopt(pycurl.WRITEFUNCTION, parts.append)
             handle.setopt(pycurl.TIMEOUT_MS, max(1, int((end - time.monotonic()) * 1000)))
-            # Python handles Ctrl-C in the main thread; libcurl's progress callback gives Python the
+            # Python handles Ctrl-C in the main thread; libcurl's progress callback gives it a
             # chance to do so.
             is_main = threading.current_thread() is threading.main_thread()
             handle.setopt(pycurl.NOPROGRESS, not is_main)
@@ -178,7 +178,7 @@ class Transport:
             silence_seconds: the longest wait for the response headers, and for more data.
 
         Returns:
-            The open response, or the complete response of a server that refuses.
+            The open response, or a complete response if the server refuses.
 
         Raises:
             The same exceptions as `send`.
@@ -217,7 +217,7 @@ class Transport:
         for line in lines:
             if _UNSAFE.search(line):
                 raise ValueError(f"the header {line.partition(':')[0]!r} contains a line break")
-            if not line.isascii():  # the error must not show the line, which may be a token
+            if not line.isascii():  # the error must not show the line: it may be a token
                 name = line.partition(":")[0]
                 raise ValueError(f"the header {name!r} contains a character outside ASCII")
         return lines
@@ -382,7 +382,7 @@ class Stream:
                 raise _error(pycurl.error(code, message))
 
     def _follow(self, wanted: int, descriptor: int, *_: object) -> None:
-        """Register the socket events that libcurl waits for; libcurl calls this method."""
+        """Register the socket events that libcurl is waiting for; libcurl calls this method."""
         if wanted == pycurl.POLL_REMOVE:
             self._poll.unregister(descriptor)
         else:
@@ -408,7 +408,7 @@ def _set_request(
     if body is None:
         handle.setopt(pycurl.HTTPGET, 1)
     else:
-        # libcurl cannot rewind the file from which it reads the body, so it cannot send the body
+        # libcurl cannot rewind the file that it reads the body from, so it cannot send the body
         # again (error 65).
         handle.setopt(pycurl.UPLOAD, 1)
         handle.setopt(pycurl.READDATA, BytesIO(body))

@@ -1,7 +1,7 @@
-"""Finds snapshot CRDs that are installed, but do not serve the version that csi-fleet reads.
+"""Finds snapshot CRDs that are installed but do not serve the version that csi-fleet reads.
 
-Such a kind looks as if its CRD were not installed at all: the API server answers Not Found. So old
-CRDs would switch off snapshots or group snapshots without a word.
+The API server returns Not Found for such a kind, as if its CRD were not installed at all. So old
+CRDs would disable snapshots or group snapshots silently.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _REMEDY: Final = (
 def outdated(kube: KubeReader, resources: Iterable[Resource]) -> list[str]:
     """Return one problem, with its remedy, for each API group with snapshot CRDs that are too old.
 
-    A kind that is not served in any version is no problem, because its CRD is optional. Every
-    account may read what the API server serves.
+    It is not a problem if a kind is not served in any version, because its CRD is optional. Every
+    account is allowed to read what the API server serves.
 
     Args:
         kube: reads from the API server.

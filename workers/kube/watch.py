@@ -1,13 +1,13 @@
 """Follows all objects of one kind: lists them in pages, then watches them, forever.
 
 Invariants: no object is kept here; an object that cannot be read is logged and skipped, and never
-ends the loop; the sink gets a complete list (`begin_list` .. `end_list`) after every gap, so it
-learns of deletions that it missed.
+ends the loop; the sink gets a complete list (`begin_list` .. `end_list`) after every gap, so that
+it notices deletions that it missed.
 
-A kind that the server does not serve (a CRD that is not installed) is not a failure: the loop
-checks for it periodically. A watch that delivers no data for `SILENCE_SECONDS`, not even a
-bookmark, is reopened: its connection may be half open, or its server frozen. client-go's reflector
-does the same; the official Python informer has neither bookmarks nor back-off.
+It is not a failure if the server does not serve the kind (a CRD is not installed): the loop checks
+for it periodically. A watch that delivers no data for `SILENCE_SECONDS`, not even a bookmark, is
+reopened: its connection may be half open, or its server frozen. client-go's reflector does the
+same; the official Python informer has neither bookmarks nor back-off.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Sink(Protocol[T_contra]):
         """Process one object of the list."""
 
     def end_list(self, resource_version: str) -> None:
-        """Process the end of the list: an object that was not in it does not exist."""
+        """Process the end of the list: objects that were not in it do not exist."""
 
     def changed(self, item: T_contra) -> None:
         """Process an object that was added or modified."""
@@ -92,9 +92,9 @@ class ReflectorHealth:
         listed_at: `time.monotonic()` of the last complete list; None for never.
         event_at: `time.monotonic()` of the last event; None for never.
         lists: the number of complete lists.
-        error: why listing or watching fails; "" while it works.
+        error: why listing or watching is failing; "" while it works.
         is_served: False while the API server does not serve the kind.
-        is_watching: True while a watch is open that has not been silent for too long.
+        is_watching: True while a watch is open and has not been silent for too long.
         version: the newest resourceVersion of any list, event or bookmark.
     """
 
@@ -108,7 +108,7 @@ class ReflectorHealth:
 
     @property
     def is_synced(self) -> bool:
-        """Return True if the sink got at least one complete list, or the kind is not served."""
+        """Return True if the sink has received a complete list, or the kind is not served."""
         return self.lists > 0 or not self.is_served
 
 
@@ -165,8 +165,8 @@ class Reflector(Generic[T]):
     Args:
         client: the API client.
         path: the path of the collection.
-        item_type: the type to which an object is decoded: a struct of objects.py, or `dict` for the
-            whole object.
+        item_type: the type to decode objects to: a struct of objects.py, or `dict` for whole
+            objects.
         sink: receives the objects.
         metadata_only: whether to request PartialObjectMetadata.
         label_selector: selects the objects to follow by their labels; "" for all objects.
@@ -234,12 +234,12 @@ class Reflector(Generic[T]):
     def stop(self) -> None:
         """Make `run` return soon; thread-safe and idempotent."""
         self._stopped.set()
-        # `run` does not list again after `stop`. This only ends its wait for a relist.
+        # `run` does not list again after `stop`: this only ends its wait for a relist.
         self._relist.set()
         self._interrupt()
 
     def relist(self) -> None:
-        """Start a new list soon, for a sink that lost objects; thread-safe."""
+        """Start a new list soon, for a sink that has lost objects; thread-safe."""
         self._relist.set()
         self.health.version = ""
         self._interrupt()
@@ -247,8 +247,8 @@ class Reflector(Generic[T]):
     def present_version(self) -> str:
         """Return the current resourceVersion of the collection; thread-safe.
 
-        A LIST request without a resourceVersion is answered from etcd, so the result is current
-        even if the watch lags behind.
+        A LIST request without a resourceVersion reads from etcd, so the result is current even if
+        the watch lags behind.
 
         Raises:
             ApiError: the API server does not answer with a list.
@@ -376,8 +376,8 @@ class Reflector(Generic[T]):
         try:
             event = _EVENT.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            # This is the second unreadable line at this resourceVersion, so only a new list can get
-            # past it.
+            # This is the second unreadable line at this resourceVersion; only a new list can skip
+            # it.
             if position.unreadable_at == position.resource_version:
                 position.resource_version = ""
             position.unreadable_at = position.resource_version

@@ -4,8 +4,8 @@ The result is a copy of the class with the parameters and allowed topologies tha
 expects. The provisioner remains the in-tree one, except for portworx. The reclaim policy and mount
 options of the stored volume come from the original class, so callers must also keep the original.
 
-If parameters are ambiguous (`zone` and `zones`, or two spellings of one key), the order that
-`workers.migration.parameters` defines decides (D-026).
+If parameters are ambiguous (`zone` and `zones`, or two spellings of one key), the last one in the
+order of `workers.migration.parameters` wins (D-026).
 Source: csi-translation-lib, TranslateInTreeStorageClassToCSI of each plugin.
 """
 
@@ -88,7 +88,7 @@ def translate_class(storage_class: Mapping[str, Any], in_tree: str) -> StorageCl
 
 
 def class_to_csi(storage_class: Mapping[str, Any], in_tree: str) -> StorageClass:
-    """Translate as `translate_class` does, but raise the bare text, which deletions report (P-513).
+    """Translate as `translate_class` does, but raise the bare message, for deletions (P-513).
 
     Raises:
         AttemptError: FINISHED, because zones are specified twice (P-604), or because the plugin
@@ -128,7 +128,7 @@ def _zonal(storage_class: StorageClass, plugin: Plugin, *, prefix_fstype: bool =
         if lowered == "zone":
             zones = [value]
         elif lowered == "zones":
-            zones = value.split(",")  # not trimmed: as upstream, blanks reach the driver
+            zones = value.split(",")  # not trimmed: as in upstream, blanks reach the driver
         elif lowered == "fstype" and prefix_fstype:
             parameters[_FSTYPE] = value
         else:
@@ -145,9 +145,9 @@ def _aws_ebs(storage_class: StorageClass, plugin: Plugin) -> None:
 
 
 def _azure_disk(storage_class: StorageClass, plugin: Plugin) -> None:
-    """Keep plain `fstype`, and replace zones that are numbers with an empty value.
+    """Keep plain `fstype`, and replace numeric zones with an empty value.
 
-    Such a number is not a zone, but a fault domain in a region that has no zones.
+    Such a number is not a zone but a fault domain, in a region without zones.
     """
     _zonal(storage_class, plugin, prefix_fstype=False)
     for expression in _topology_expressions(storage_class):

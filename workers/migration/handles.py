@@ -1,7 +1,7 @@
 """Parses and builds the volume handles of each cloud (P-606, P-610).
 
 If a handle does not have the expected form, the functions raise HandleError with upstream's exact
-text.
+message.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _AZURE_ACCOUNT: Final = re.compile(r"azure-storage-account-(.+)-secret")
 
 
 class HandleError(ValueError):
-    """A handle, disk or attribute has an unexpected form; the text is upstream's."""
+    """A handle, disk or attribute has an unexpected form; the message is upstream's."""
 
 
 def atoi(text: str) -> int:
-    """Parse a decimal integer as strictly as Go's `strconv.Atoi`, and with its error text.
+    """Parse a decimal integer as strictly as Go's `strconv.Atoi`, with the same error message.
 
     Python's int() would also accept spaces, underscores and digits of other scripts.
     """
@@ -50,7 +50,7 @@ def gce_disk_name(handle: str) -> str:
     """Return the disk's name from `projects/<p>/zones/<z>/disks/<disk>`: the sixth part."""
     parts = handle.split("/")
     if len(parts) < _GCE_PARTS:
-        # Upstream's text also ends with a blank.
+        # Upstream's message also ends with a blank.
         raise HandleError(
             f"failed to get id components.Got: {len(parts)}, wanted 6 components or more. "
         )
@@ -58,7 +58,7 @@ def gce_disk_name(handle: str) -> str:
 
 
 def gce_handle(disk: str, zone_label: str) -> str:
-    """Return the handle for an in-tree disk; the project is unknown and left to the driver.
+    """Return the handle for an in-tree disk; the project is unknown, so it is left to the driver.
 
     Args:
         disk: the name of the disk.
@@ -108,6 +108,6 @@ def azure_file_parts(handle: str) -> tuple[str, str, str]:
 
 
 def azure_account(secret_name: str) -> str:
-    """Return the storage account that a secret's name contains, or else the whole name."""
+    """Return the storage account in a secret's name, or the whole name if there is none."""
     found = _AZURE_ACCOUNT.search(secret_name)
     return found[1] if found else secret_name

@@ -1,7 +1,7 @@
 """Finds the region of a set of zones, by the naming rules of GCE and AWS (P-607).
 
-Both functions take the zones of one selector term. They raise RegionError with upstream's text if a
-name has an unexpected form, if there are no zones, or if the zones are in several regions.
+Both functions take the zones of one selector term. They raise RegionError with upstream's message
+if a name has an unexpected form, if there are no zones, or if the zones are in several regions.
 Source: csi-translation-lib, getRegionFromZones and getAwsRegionFromZones.
 """
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class RegionError(ValueError):
-    """The zones do not belong to exactly one region; the text is upstream's."""
+    """The zones do not belong to exactly one region; the message is upstream's."""
 
 
 def gce_region(zones: Iterable[str]) -> str:

@@ -60,7 +60,7 @@ def volume_to_csi(volume: Mapping[str, Any]) -> Volume:
         volume: a volume with an in-tree source of P-601; it is never mutated.
 
     Raises:
-        AttemptError: NO_CHANGE, because no call was made; the text is upstream's.
+        AttemptError: NO_CHANGE, because no call was made; the message is upstream's.
     """
     plugin = plugins.of_volume(volume)
     if plugin is None:
@@ -79,7 +79,7 @@ def volume_to_csi(volume: Mapping[str, Any]) -> Volume:
 
 
 def _block(handle: str, source: Source, attributes: Mapping[str, str]) -> Source:
-    """Return a csi block in API form, where empty and false fields are absent."""
+    """Return a csi block in API form: without empty and false fields."""
     block: Source = {"volumeHandle": handle}
     if source.get("fsType"):
         block["fsType"] = source["fsType"]
@@ -132,7 +132,7 @@ def _azure_disk(_volume: Volume, source: Source) -> Source:
 
 
 def _azure_file(volume: Volume, source: Source) -> Source:
-    """Build a handle with all that the driver needs, including volume name and secret namespace."""
+    """Build a handle with all that the driver needs, including the volume and secret namespace."""
     namespace = source.get("secretNamespace")
     if namespace is None:
         namespace = (volume["spec"].get("claimRef") or {}).get("namespace")

@@ -30,7 +30,7 @@ def volume_to_in_tree(volume: Mapping[str, Any], driver_name: str) -> Volume:
 
     Args:
         volume: a volume with a csi source; it is never mutated.
-        driver_name: the name of the running driver, which is one of P-601.
+        driver_name: the name of the running driver, one of P-601.
 
     Raises:
         AttemptError: BACKGROUND, because the volume exists in the storage system (P-605). The
@@ -65,7 +65,7 @@ def _disk(csi: Source, id_field: str, volume_id: str) -> Source:
 
 
 def _handle_as_id(_volume: Volume, csi: Source) -> Source:
-    """Use the handle as the id (for cinder and portworx)."""
+    """Use the handle as the id (cinder and portworx)."""
     return _disk(csi, "volumeID", csi["volumeHandle"])
 
 
@@ -113,7 +113,7 @@ def _azure_disk(_volume: Volume, csi: Source) -> Source:
 
 
 def _azure_file(volume: Volume, csi: Source) -> Source:
-    """Get share and secret from the attributes or the handle; a stage secret takes precedence."""
+    """Get the share and secret from the attributes or handle; a stage secret takes precedence."""
     found = {lowered: value for lowered, _, value in ordered(_attributes(csi))}
     share, secret = found.get("sharename", ""), found.get("secretname", "")
     namespace = found.get("secretnamespace")

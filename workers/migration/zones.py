@@ -30,8 +30,8 @@ _BETA: Final = (LABEL_ZONE_BETA, LABEL_REGION_BETA)
 def zone_and_region_label(volume: Volume) -> tuple[str, str]:
     """Return the zone and region labels to use: GA unless the volume has beta labels (P-607).
 
-    The first zone label that is found decides. The places are searched in this order: GA in the
-    affinity, beta in the affinity, GA label, beta label. The region label is of the same kind.
+    The first zone label found wins, in this order: GA in the affinity, beta in the affinity, GA
+    label, beta label. The region label returned is the matching one (GA or beta).
     """
     for labels in (_GA, _BETA):
         if any(expression.get("key") == labels[0] for expression in _expressions(volume)):
@@ -51,7 +51,7 @@ def to_labels(
     Args:
         volume: the volume, which is edited in place; a volume without affinity stays unchanged.
         zone_key: the driver's topology key for zones.
-        region_of: returns the region of one term's zones; with None, no region is added.
+        region_of: returns the region of one term's zones; if None, no region is added.
 
     Raises:
         workers.migration.regions.RegionError: the zones do not belong to exactly one region.
@@ -66,7 +66,7 @@ def to_labels(
 
 
 def to_zone_and_region_labels(volume: Volume, zone_key: str, region_key: str) -> None:
-    """Rename both of the driver's keys, and set missing labels to the smallest values (P-608)."""
+    """Rename both of the driver's keys; set missing labels to the smallest values (P-608)."""
     labels = zone_and_region_label(volume)
     for key, label in zip((zone_key, region_key), labels, strict=True):
         _rename(volume, key, label)
@@ -91,7 +91,7 @@ def to_zone_key(volume: Volume, zone_key: str) -> None:
 
 
 def to_zone_and_region_keys(volume: Volume, zone_key: str, region_key: str) -> None:
-    """Move zone and region to the driver's keys; a label is one value and never split (P-610)."""
+    """Move zone and region to the driver's keys; a label is a single value, never split (P-610)."""
     labels = zone_and_region_label(volume)
     for label, key in zip(labels, (zone_key, region_key), strict=True):
         if _values(volume, label):

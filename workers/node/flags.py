@@ -1,4 +1,4 @@
-"""Flags of the node helpers: the Go programs' flags, and additional ones (LP-002, NR-003)."""
+"""Flags of the node helpers: the Go programs' flags and a few more (LP-002, NR-003)."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ SUMMARIES: Final = {
 
 @dataclass(slots=True)
 class Options:
-    """The flag values by name, the names of the flags that were given, and the warnings."""
+    """The flag values by name, the names of the given flags, and the warnings."""
 
     values: dict[str, Any] = field(default_factory=dict)
     explicit: set[str] = field(default_factory=set)
@@ -160,7 +160,7 @@ def usage(program: str) -> str:
 
 
 def _shorthand(flags: dict[str, Flag], name: str) -> Flag | None:
-    """Return the one-letter flag to which a value is directly attached, as in `-v5`."""
+    """Return the one-letter flag that a value is directly attached to, as in `-v5`."""
     return None if not (name[:1] == "v" and name[1:].isdigit()) else flags["v"]
 
 

@@ -1,6 +1,6 @@
-"""livenessprobe: answers the kubelet's HTTP probe with a CSI Probe's result (LP-001 to LP-025).
+"""livenessprobe: responds to the kubelet's HTTP probe with a CSI Probe's result (LP-001 to LP-025).
 
-The process keeps running while its driver is unavailable, and answers every probe with 500
+The process keeps running while its driver is unavailable, and responds to every probe with 500
 (LP-011).
 """
 
@@ -61,11 +61,11 @@ class Metrics:
             self._sums[labels] = self._sums.get(labels, 0.0) + seconds
 
     def answer(self, _client: Client) -> Answer:
-        """Answer with the metrics page."""
+        """Respond with the metrics page."""
         return 200, self.text()
 
     def text(self) -> str:
-        """Return the text of the metrics page."""
+        """Return the content of the metrics page."""
         name = "csi_sidecar_operations_seconds"
         told = "Container Storage Interface operation duration with gRPC error code status total"
         lines = [f"# HELP {name} {told}", f"# TYPE {name} histogram"]
@@ -124,7 +124,7 @@ class Liveness:
         """Wait without a limit until the driver answers, and read its name (LP-010).
 
         Raises:
-            ConfigError: the driver answers with an error or without a name; exit code 1.
+            ConfigError: the driver returns an error or no name; exit code 1.
         """
         client = CsiClient(self._address, timeout_seconds=self._timeout, observer=self._observer())
         try:
@@ -142,7 +142,7 @@ class Liveness:
             client.close()
 
     def healthz(self, client: Client) -> Answer:
-        """Answer with the result of one Probe (LP-021)."""
+        """Respond with the result of one Probe (LP-021)."""
         if not self._is_ready:
             return 500, NOT_READY_YET
         flight = self._prober.probe(client.is_gone)
@@ -166,7 +166,7 @@ class Liveness:
         _log.warning("Still connecting", address=self._address)
 
     def _ask_name(self, client: CsiClient) -> str:
-        """Return the driver's name; "" after an error that is worth a retry (LPD-004)."""
+        """Return the driver's name; "" after an error that should be retried (LPD-004)."""
         try:
             return client.plugin_info()[0]
         except CsiError as error:

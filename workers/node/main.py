@@ -59,7 +59,7 @@ def start_logging(options: Options) -> None:
 
 
 def run(program: str, options: Options) -> int:
-    """Start the parts of the program and wait until they end; return the exit code."""
+    """Start the parts of the program and wait for them to end; return the exit code."""
     stopped = threading.Event()
     set_at_end(stopped)
     faulthandler.register(signal.SIGUSR1)
@@ -67,7 +67,7 @@ def run(program: str, options: Options) -> int:
         return liveness.run(options, stopped)
     registrar.check(options)
     if options.values.get("mode") == registrar.PROBE_MODE:
-        return 0  # for old manifests, whose exec probe runs the binary like this (NR-005)
+        return 0  # the exec probe of old manifests runs the binary like this (NR-005)
     return run_registrar(program, options, stopped)
 
 

@@ -61,7 +61,7 @@ class Flight:
             self.done.set()
 
     def cancel(self) -> None:
-        """Cancel the call because no caller waits for it any more."""
+        """Cancel the call because no caller is waiting for it any longer."""
         self._client.close()
 
 
@@ -71,7 +71,7 @@ class Prober:
     Args:
         address: the driver's socket.
         timeout_seconds: the timeout for the connection and the Probe together.
-        min_interval_seconds: a result that is younger than this is reused.
+        min_interval_seconds: a result younger than this is reused.
         observer: called after each call with the method, the gRPC status and the duration in
             seconds.
     """

@@ -2,7 +2,7 @@
 
 The kubelet calls this process over a socket in the kubelet's directory, and then talks to the
 driver itself. Unlike the Go program, this one recreates a socket that has disappeared, exits if the
-driver changes its name, and waits while another registrar of the same name runs (NRD-001 to
+driver's name changes, and waits while another registrar of the same name is running (NRD-001 to
 NRD-011).
 """
 
@@ -36,7 +36,7 @@ PROBE_MODE: Final = "kubelet-registration-probe"
 CONNECT_SECONDS: Final = 30.0
 _TRY_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 10.0
-# How long the process still runs after its answer to the kubelet, so that the answer arrives
+# How long the process keeps running after its response to the kubelet, so that the response arrives
 # (NR-040).
 LAST_WORDS_SECONDS: Final = 0.1
 FIRST_OFFER_AGAIN_SECONDS, LAST_OFFER_AGAIN_SECONDS = 1.0, 60.0
@@ -200,7 +200,7 @@ class Registrar:
             self._checking.release()
 
     def readyz(self, _client: Client) -> Answer:
-        """Answer with 503 until the kubelet has registered the driver (NRD-002)."""
+        """Respond with 503 until the kubelet has registered the driver (NRD-002)."""
         if self.status.state == "ok":
             return 200, "ok"
         return 503, f"kubelet registration: {self.status.state} {self.status.error}".strip()
@@ -223,7 +223,7 @@ class Registrar:
         )
 
     def _take_name(self) -> None:
-        """Wait until no other registrar with the driver's name runs on the node (NRD-009)."""
+        """Wait until no other registrar with the driver's name is running on the node (NRD-009)."""
         lock = self.path.with_name(f".{self.name}-reg.lock")
         try:
             self._lock_file = lock.open("w")
@@ -285,7 +285,7 @@ class Registrar:
             self._offer()
 
     def _has_another_name(self) -> bool:
-        """Return True if a driver with a different name recreated the driver's socket (NRD-005)."""
+        """Return True if a driver with a different name has recreated the socket (NRD-005)."""
         found = _fingerprint(self._driver_socket)
         if found in {self._known_socket, _Fingerprint()}:
             return False

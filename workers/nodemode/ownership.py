@@ -51,7 +51,7 @@ def node_gate(
 ) -> Gate:
     """Return whether this node owns the claim, does not own it, or may compete for it.
 
-    Spec: P-052, P-053, ND-003. After ELECT, this reconcile does not provision, even if this node
+    Spec: P-052, P-053, ND-003. After ELECT, this reconcile does not provision even if this node
     wins, because the update of the claim causes another reconcile.
 
     Args:
@@ -60,7 +60,7 @@ def node_gate(
         node_name: the value of NODE_NAME.
         immediate_binding: `--node-deployment-immediate-binding`.
         is_allowed: called last, and only if the class has `allowedTopologies`; returns True if
-            a topology requirement can be built for this node, or if topology is off.
+            topology is off or a topology requirement can be built for this node.
     """
     node = selected_node(claim)
     if node:
@@ -86,7 +86,7 @@ def owner_delay_seconds(
     Args:
         base_seconds: `--node-deployment-base-delay`.
         max_seconds: `--node-deployment-max-delay`.
-        attempts: the number of earlier attempts of this node for this claim UID.
+        attempts: the number of this node's earlier attempts for this claim UID.
         draw: returns a number in [0, 1).
     """
     # 2^1000 exceeds every delay, and a float's exponent ends at 1023.

@@ -1,4 +1,4 @@
-"""Joins all sources of metrics for a scrape, with upstream's labels.
+"""Combines all sources of metrics for a scrape, with upstream's labels.
 
 A single process serves its own `Metrics`. Under `csi-fleet run`, the supervisor serves the metrics
 of its children, the processes that it started. Each child writes its values to files in a shared
@@ -45,12 +45,12 @@ _OPTIONAL_LABELS: Final = {
 # No process has this id; the files with this id hold the sums for all dead processes.
 _GONE: Final = 0
 
-# Reading is repeated, because a file may still be empty or may just have been removed.
+# Reading is repeated, because a file may still be empty or have just been removed.
 _READ_ATTEMPTS: Final = 5
 
 
 class SharedMetrics(Collector):
-    """The folder through which the children of one run export their metrics.
+    """The folder through which a run's child processes export their metrics.
 
     Args:
         directory: the folder that the children's variable PROMETHEUS_MULTIPROC_DIR names.
@@ -73,7 +73,7 @@ class SharedMetrics(Collector):
                 self._add_to_gone(kind, self.directory / f"{kind}_{pid}.db")
 
     def describe(self) -> list[Metric]:
-        """Return nothing, because which metrics exist depends on the child processes."""
+        """Return nothing, because the child processes determine which metrics there are."""
         return []
 
     def collect(self) -> Iterable[Metric]:
@@ -117,7 +117,7 @@ class ScrapeMetrics(Collector):
             self._in_flight += 1
 
     def ended(self, code: int) -> None:
-        """Count a scrape that ended with this HTTP status."""
+        """Count a scrape that has ended with this HTTP status."""
         with self._lock:
             self._in_flight -= 1
             self._codes[str(code)] = self._codes.get(str(code), 0) + 1

@@ -1,4 +1,4 @@
-"""Checks the liveness of this process's threads, and whether its Lease is renewed.
+"""Checks that this process's threads are alive and that its Lease is being renewed.
 
 Each background task has a heartbeat, which must be renewed or ended within a time limit. If a
 heartbeat is missing for longer, its thread is stuck, and the liveness check reports the task's
@@ -26,7 +26,7 @@ _LEASE_TOLERANCE_SECONDS: Final = 20.0
 
 
 class Heart:
-    """The heart of one piece of work; created by `Heartbeats`."""
+    """The heart of one task; created by `Heartbeats`."""
 
     __slots__ = ("_beaten_at", "_clock", "limit_seconds", "name")
 
@@ -37,7 +37,7 @@ class Heart:
         self._beaten_at = clock()
 
     def beat(self) -> None:
-        """Record that the work has made progress."""
+        """Record that the task has made progress."""
         self._beaten_at = self._clock()
 
     def silent_seconds(self) -> float:
@@ -71,7 +71,7 @@ class Heartbeats:
 
     @contextmanager
     def during(self, name: str, within_seconds: float = LIMIT_SECONDS) -> Iterator[Heart]:
-        """Watch the block, which must end, or beat the heart, within `within_seconds`."""
+        """Watch the block: it must end, or beat the heart, within `within_seconds`."""
         heart = self.expect(name, within_seconds)
         try:
             yield heart
@@ -79,12 +79,12 @@ class Heartbeats:
             self.stop(heart)
 
     def working(self) -> set[str]:
-        """Return the names of the work that is running now."""
+        """Return the names of the tasks that are running now."""
         with self._lock:
             return {heart.name for heart in self._hearts}
 
     def check(self) -> str:
-        """Return which work is overdue, for a liveness probe; "" if none is."""
+        """Return the names of overdue tasks, for a liveness probe; "" if there are none."""
         with self._lock:
             hearts = list(self._hearts)
         ages = sorted((heart.name, heart.silent_seconds(), heart.limit_seconds) for heart in hearts)
@@ -103,8 +103,8 @@ class LeaderHealth:
     Source: client-go, tools/leaderelection Check.
 
     Args:
-        name: name of the Lease.
-        lease_duration_seconds: duration of the Lease.
+        name: the name of the Lease.
+        lease_duration_seconds: the duration of the Lease.
         clock: returns monotonic seconds.
     """
 
@@ -125,7 +125,7 @@ class LeaderHealth:
         self._renewed = None
 
     def check(self) -> str:
-        """Return client-go's error text; "" for a standby, and for a leader that renews in time."""
+        """Return client-go's error message; "" for a standby, or a leader that renews in time."""
         renewed = self._renewed
         if renewed is None or self._clock() - renewed <= self._limit:
             return ""

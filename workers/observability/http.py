@@ -5,10 +5,11 @@ there are too many connections, the oldest one is dropped. As in upstream, there
 port is for the cluster's own monitoring. With `--metrics-token-review`, the API server decides who
 may read the metrics.
 
-| Path | Answer |
+| Path | Response |
 |---|---|
 | `--metrics-path` | metrics, as OpenMetrics if asked for |
-| `/healthz/leader-election` | 200, or 500 if the Lease is not renewed; only with leader election |
+| `/healthz/leader-election` | 200, or 500 if the Lease is not being renewed; only with leader
+election |
 | `/healthz`, `/readyz` | 200 `ok`, or 503 and the reason |
 | `/debug/pprof/` | profiles, with `--enable-pprof` |
 """
@@ -46,8 +47,8 @@ _log = get_logger(__name__)
 # A client that neither sends nor reads anything for this long is disconnected.
 _CLIENT_TIMEOUT_SECONDS: Final = 10.0
 
-# Maximum number of connections, and so of threads. Probes and scrapes need few connections, and
-# many slow clients must not get more threads than this.
+# The maximum number of connections, and therefore of threads. Probes and scrapes need few, and this
+# limits how many threads slow clients can occupy.
 _MAX_CONNECTIONS: Final = 32
 
 _DEFAULT_PROFILE_SECONDS: Final = 30.0
@@ -105,7 +106,7 @@ class DiagnosticsServer:
 
     @property
     def port(self) -> int:
-        """The port in use, which the kernel chooses if the setting is 0; 0 before `start`."""
+        """The port in use (chosen by the kernel if the setting is 0); 0 before `start`."""
         return int(self._server.server_address[1]) if self._server else 0
 
     def start(self) -> None:
@@ -135,7 +136,7 @@ class DiagnosticsServer:
         self._stopping.set()
         server, self._server = self._server, None
         if server is not None:
-            # This wakes the thread that waits in `accept`.
+            # This wakes the thread that is waiting in `accept`.
             server.socket.shutdown(socket.SHUT_RDWR)
             if self._thread is not None:
                 self._thread.join()
@@ -246,8 +247,8 @@ class _Server(ThreadingHTTPServer):
         TCPServer.server_bind(self)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        # If there are too many connections, the oldest is dropped, because a new probe must be
-        # answered.
+        # If there are too many connections, the oldest is dropped, so that a new probe gets a
+        # response.
         with self._lock:
             while len(self._open) >= _MAX_CONNECTIONS:
                 oldest = next(iter(self._open))
@@ -311,5 +312,5 @@ def _listen(host: str, port: int, diagnostics: DiagnosticsServer) -> _Server:
         return _Server(socket.AF_INET6, ("::", port), diagnostics)
     except OSError:
         # Either this machine has no IPv6, or the port is taken. In the second case, listening on
-        # IPv4 fails too, with the right error text.
+        # IPv4 fails too, with the right error message.
         return _Server(socket.AF_INET, ("0.0.0.0", port), diagnostics)  # noqa: S104  Go's `:port`

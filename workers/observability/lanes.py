@@ -28,7 +28,7 @@ class LaneLimit(Protocol):
 
     @property
     def concurrency(self) -> int:
-        """Maximum number of keys that may run at once."""
+        """The maximum number of keys that may run at once."""
 
 
 class LaneFigures(Protocol):
@@ -60,15 +60,15 @@ class LaneFigures(Protocol):
 
     @property
     def untaken_seconds(self) -> float:
-        """How many seconds the next key has been waiting although the limits would allow it."""
+        """How many seconds the next key has been waiting although the limits allow it to run."""
 
     @property
     def paused(self) -> Mapping[str, str]:
-        """The reason for each kind of pause that is in force."""
+        """The reason for each kind of pause in force."""
 
     @property
     def limits(self) -> LaneLimit | None:
-        """The limits of the queue, None if no worker declared any."""
+        """The limits of the queue; None if no worker has declared any."""
 
 
 class LaneCollector(Collector):
@@ -77,10 +77,10 @@ class LaneCollector(Collector):
     Args:
         read: reads the figures from Redis, and returns a mapping from each queue
             (`<kind>|<driver>`) to its figures.
-        read_sizes: reads the figures that belong to no queue, such as `intents`, and returns
-            them by name.
-        work_queues: maps each kind to the name of upstream's work queue; all other kinds keep
-            their names (L-096).
+        read_sizes: reads figures that belong to no queue, such as `intents`, and returns them by
+            name.
+        work_queues: maps kinds to the names of upstream's work queues; all other kinds keep their
+            names (L-096).
     """
 
     def __init__(

@@ -39,12 +39,12 @@ _SECRET_NAME: Final = re.compile(
 )
 _SECRET_REFERENCE: Final = re.compile(r"name(space)?s?$|_?ref$", re.IGNORECASE)
 # The match extends to the last `@`, because a password may contain one. The scheme before `://` is
-# not matched, because that would take quadratic time for a long text.
+# not matched, because that would take quadratic time for a long string.
 _URL_LOGIN: Final = re.compile(r"://[^/\s]*@")
 _QUERY_LOGIN: Final = re.compile(r"(?P<name>\bsentinel_password=)[^&\s]+")
 _BEARER: Final = re.compile(r"(?P<word>\bbearer\s+)[A-Za-z0-9._~+/-]+=*", re.IGNORECASE)
 
-# Characters that JSON does not escape, but that a terminal interprets or treats as the end of a
+# Characters that JSON does not escape but that a terminal interprets or treats as the end of a
 # line.
 _CONTROL: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]"
@@ -145,7 +145,7 @@ def _severity(level: int) -> str:
 
 
 def is_operational(error: BaseException) -> bool:
-    """Return True if something outside this program failed, so that a traceback does not help."""
+    """Return True if something outside this program failed; a traceback would not help."""
     if isinstance(error, (ProvisionerError, OSError, EOFError)):
         return True
     return any(kind.__module__.partition(".")[0] in _OUTSIDE for kind in type(error).__mro__)
@@ -195,7 +195,7 @@ def _strip(name: str, value: Any) -> Any:
         return [_strip("", inner) for inner in value]
     if value is None or isinstance(value, int) or (isinstance(value, float) and isfinite(value)):
         return value
-    # Infinity is also converted to text, because JSON cannot express it.
+    # Infinity is also converted to a string, because JSON cannot express it.
     return strip_text(value if isinstance(value, str) else _text_of(value))
 
 
@@ -226,5 +226,5 @@ def _dump(value: Any) -> str:
 
 
 def _spell(text: str) -> str:
-    """Escape control and direction characters, so that no value can manipulate a terminal."""
+    """Escape control and text direction characters, so that no value can manipulate a terminal."""
     return _CONTROL.sub(lambda found: f"\\u{ord(found.group()):04x}", text)

@@ -2,7 +2,7 @@
 
 A message is constant; the variable parts are fields: `claim`, `volume`, `key`, `driver`, `attempt`.
 Secrets are hidden, both in fields whose names suggest a secret and in logins in URLs. An
-operational error (of the driver, Redis or the API server) is logged as one line. Only a bug in
+operational error (from the driver, Redis or the API server) is logged as one line. Only a bug in
 csi-fleet is logged with a traceback. Everything uses Python's `logging`, so the lines of libraries
 have the same format. For csi-fleet's own packages, DEBUG is verbosity 5 (P-012); libraries need a
 higher verbosity.
@@ -30,7 +30,7 @@ __all__ = ["FleetLogger", "configure_logging", "get_logger", "log_fields"]
 _LIBRARY_INFO_VERBOSITY: Final = 6
 _LIBRARY_DEBUG_VERBOSITY: Final = 9
 
-# Libraries that warn about each retry, although csi-fleet already logs the outage.
+# Libraries that warn about every retry although csi-fleet already logs the outage.
 _NOISY_LIBRARIES: Final = ("celery.app.trace",)
 
 
@@ -76,7 +76,7 @@ def configure_logging(log_format: str, verbosity: int, *, stream: TextIO | None 
     """Set up logging for the whole process; can be called again.
 
     Celery replaces the root logger's handlers unless its `setup_logging` signal has a receiver. So
-    a process that uses Celery must connect a receiver that does nothing.
+    a process that uses Celery must connect a receiver, even if it does nothing.
 
     Args:
         log_format: `text` or `json`.

@@ -2,8 +2,8 @@
 
 Upstream's names, labels, help texts and buckets come first (L-095, L-096, P-011, F-024, F-030,
 CAP-080), followed by csi-fleet's own, which start with `csi_fleet_`. Labels are driver, class,
-kind, state or code, but never a claim or a volume, because each value creates a series that is
-kept.
+kind, state or code, but never a claim or a volume, because each value creates another series, which
+is never dropped.
 
 If PROMETHEUS_MULTIPROC_DIR is set when this module is first imported, values are stored in files in
 that folder, and `workers.observability.exposition` sums them over all processes. So each gauge
@@ -45,7 +45,7 @@ _CLAIM_BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 
 
 
 class _Known(MetricWrapperBase):
-    """Caches the series in use, to save the library's checks and lock for 17 series per claim."""
+    """Caches the series in use, to avoid the library's checks and lock for 17 series per claim."""
 
     def labels(self, *labelvalues: Any, **labelkwargs: Any) -> Self:
         known: Any = self._metrics.get(labelvalues)
@@ -101,7 +101,7 @@ class Metrics:
         self.delete_failed_total.labels(volume_class(volume)).inc()
 
     def expect(self, driver_name: str, kinds: Iterable[str]) -> None:
-        """Export, with the value 0, the counters whose first event must raise an alert.
+        """Export, with the value 0, the counters that must raise an alert at the first event.
 
         A rate ignores the first sample of a series. So if a counter appeared only with its first
         event, the rate would miss that event.
@@ -113,7 +113,7 @@ class Metrics:
                 self.attempts.labels(kind, driver_name, outcome)
 
     def driver_left(self, driver_name: str) -> None:
-        """Stop exporting the connection gauge of a driver that this process no longer serves."""
+        """Stop exporting the connection gauge of a driver that is no longer served here."""
         self.driver_connected.labels(driver_name).set(GONE)
 
     def csi_observer(
@@ -124,9 +124,9 @@ class Metrics:
         The observer's arguments are the method, the code in Go's spelling, and the seconds.
 
         Args:
-            driver_name: the driver's name, "" while the name is unknown.
-            migrated: True or False for a driver that replaces an in-tree plugin (P-009),
-                otherwise None.
+            driver_name: the driver's name; "" while it is unknown.
+            migrated: True or False for a driver that replaces an in-tree plugin (P-009); otherwise
+                None.
         """
         driver = driver_name or UNKNOWN_DRIVER
         label = "" if migrated is None else str(migrated).lower()
@@ -180,7 +180,7 @@ class Metrics:
         )
 
     def _declare_work_queues(self) -> None:
-        # workqueue_depth is read from Redis, see `workers.observability.lanes`.
+        # workqueue_depth is read from Redis (see `workers.observability.lanes`).
         self.work_adds = self._counter(
             "workqueue_adds_total", "Total number of adds handled by workqueue", "name"
         )
@@ -321,6 +321,17 @@ class Metrics:
             "csi_fleet_malformed_messages_total",
             "Number of unreadable messages in Celery's lists that were dropped.",
         )
+        self.block_streams = self._gauge(
+            "csi_fleet_snapshot_metadata_streams",
+            "Number of streams of block metadata that are running.",
+            "livesum",
+            "driver_name",
+        )
+        self.block_bytes = self._counter(
+            "csi_fleet_snapshot_metadata_bytes_total",
+            "Bytes of block metadata that were passed on to backup programs.",
+            "driver_name",
+        )
         self.driver_connected = self._gauge(
             "csi_fleet_driver_connected",
             "Whether the driver's socket is connected: 1 means yes, 0 means no.",
@@ -434,5 +445,5 @@ def claim_labels(claim: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def volume_class(volume: Mapping[str, Any]) -> str:
-    """Return the name of a volume's class, "" if it has none."""
+    """Return the name of a volume's class; "" if it has none."""
     return (volume.get("spec") or {}).get("storageClassName") or ""

@@ -1,4 +1,4 @@
-"""Profiles of this process, as a replacement for Go's /debug/pprof/ (`--enable-pprof`).
+"""Profiles of this process, in place of Go's /debug/pprof/ (`--enable-pprof`).
 
 A profile samples the stacks of all threads and prints them in folded form (`root;...;leaf count`),
 a format that flame graph tools read. Nothing runs unless a request asks for it.
@@ -27,7 +27,7 @@ MAX_PROFILE_SECONDS: Final = 120.0
 # 100 samples per second, as in Go's profiler.
 _SAMPLE_PERIOD_SECONDS: Final = 0.01
 
-# Maximum number of types on the heap page.
+# The maximum number of types on the heap page.
 _HEAP_ROWS: Final = 50
 
 INDEX: Final = """Profiles of csi-fleet (Python):

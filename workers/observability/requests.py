@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
     from workers.observability.metrics import Metrics
 
-# Number of segments of a path that precede the resource: /api/v1/... and
-# /apis/<group>/<version>/...
+# The number of path segments before the resource: /api/v1/... and /apis/<group>/<version>/...
 _CORE_SEGMENTS: Final = 2
 _GROUP_SEGMENTS: Final = 3
 _VERBS: Final = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
@@ -70,7 +69,7 @@ def api_observer(metrics: Metrics) -> Callable[[str, str, int, float], None]:
 
 @contextmanager
 def about_volume(*, is_migrated: bool) -> Iterator[None]:
-    """Mark whether this thread's calls inside the block concern an in-tree volume (A-072)."""
+    """Record whether this thread's calls inside the block are about an in-tree volume (A-072)."""
     token = _MIGRATED.set(is_migrated)
     try:
         yield
@@ -87,8 +86,8 @@ def csi_observer(
 
     Args:
         metrics: counts the calls.
-        replaces_in_tree: returns True for the name of a driver whose calls get the label
-            `migrated` (P-009).
+        replaces_in_tree: returns True for a driver's name if its calls get the label `migrated`
+            (P-009).
     """
     observer_of = cache(metrics.csi_observer)
 

@@ -1,4 +1,4 @@
-"""Measures how long each piece of work takes, and how long unfinished ones have run (L-096)."""
+"""Measures how long work items take, and how long unfinished ones have been running (L-096)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RunningWork:
 
     @contextmanager
     def work(self, name: str) -> Iterator[None]:
-        """Time the block as one piece of work of the work queue `name`."""
+        """Time the block as one item of the work queue `name`."""
         started = self._clock()
         with self._lock:
             number = next(self._numbers)

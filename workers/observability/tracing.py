@@ -49,7 +49,7 @@ class Tracing:
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str]) -> Tracing:
-        """Return a `Tracing` that sends spans to the environment's collector, if there is one."""
+        """Return a `Tracing` that sends spans to the collector named by the environment, if any."""
         if not any(env.get(name) for name in ENDPOINTS):
             return cls()
         try:
@@ -72,12 +72,12 @@ class Tracing:
     def work(
         self, name: str, text: str, waited_seconds: float, **fields: str
     ) -> AbstractContextManager[None]:
-        """Trace the block, which runs one reconcile, as a span; calls inside it become child spans.
+        """Trace the block (one reconcile) as a span; calls inside it become child spans.
 
         Args:
             name: the name of the span.
-            text: the text of the key; a UID in the text becomes the trace id.
-            waited_seconds: how long the key has waited for this reconcile.
+            text: the key as a string; a UID in it becomes the trace id.
+            waited_seconds: how long the key had to wait for this reconcile.
             fields: the same fields as on log lines: key, driver, claim or volume.
         """
         if self._tracer is None:
@@ -121,7 +121,7 @@ def claim_ids() -> Any:
 
 
 def trace_id_of(text: str) -> int | None:
-    """Return the UID in a key's text as a number; None if the text contains no UID."""
+    """Return the UID in a key's string form as a number; None if it contains no UID."""
     found = _UID.findall(text)
     return int(found[-1].replace("-", ""), 16) if found else None
 

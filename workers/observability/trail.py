@@ -1,7 +1,7 @@
 """Collects short notes about this thread's current reconcile, for `csi-fleet explain`.
 
 The notes are sent to Redis with the call that releases the lease, so they need no extra request.
-They contain calls, codes and the error texts that events also show, so they contain no secrets.
+They contain calls, codes and the error messages that events also show, so they contain no secrets.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def note(event: str, detail: str = "") -> None:
 
     Args:
         event: one word: `rpc`, `api`, `error` or `end`.
-        detail: one line, which is cut to 400 characters.
+        detail: one line; it is cut to 400 characters.
     """
     notes = _current.get()
     if notes is None:
@@ -61,7 +61,7 @@ def note(event: str, detail: str = "") -> None:
 
 
 def last(event: str) -> str:
-    """Return the text of the current reconcile's newest note with this event, or "" if none."""
+    """Return the current reconcile's newest note with this event; "" if there is none."""
     notes = _current.get()
     for _, text in reversed(notes.lines if notes is not None else ()):
         if text.startswith(f"{event} "):
@@ -70,12 +70,12 @@ def last(event: str) -> str:
 
 
 def refused(error: Exception) -> None:
-    """Note that the API server refused a request; the text names the missing permission."""
+    """Note that the API server refused a request; the message names the missing permission."""
     note("error", f"{REFUSED}{error}")
 
 
 def tell_refused(log: FleetLogger, error: Exception) -> None:
-    """Note and log a refusal whose cause neither an event nor the caller reports."""
+    """Note and log a refusal that neither an event nor the caller reports."""
     log.warning("the API server refused", err=error)
     refused(error)
 

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
     from workers.queue.keys import Key
 
-# Number of fields per command; together, they have a size of a few hundred KiB.
+# The number of fields per command; together, they are a few hundred KiB in size.
 _BATCH: Final = 250
 
 
 class CapacityStore:
-    """A store of each driver's known objects, which are found by the text of their item.
+    """A store of each driver's known objects, keyed by the string form of their item.
 
     Methods may raise QueueUnavailable.
     """
@@ -49,9 +49,9 @@ class CapacityStore:
         return int(self._scripts.run("turn", driver, 1000 / qps, max(1, burst))) / 1000
 
     def known(self, driver: str, item: str) -> tuple[bool, dict[str, Any] | None]:
-        """Return True if a plan is stored, and the known object of the item, or None.
+        """Return whether a plan is stored, and the known object of the item or None.
 
-        If Redis loses its data, no plan is stored until the next one is made.
+        After Redis has lost its data, no plan is stored until the next one is made.
         """
         with reading(self._client):
             pipe = self._client.pipeline(transaction=False)
@@ -86,7 +86,7 @@ class CapacityStore:
                 pipe.execute()
 
     def drop(self, driver: str, objects: Mapping[str, Mapping[str, Any]]) -> None:
-        """Forget deleted objects; an object that has replaced a deleted object is kept."""
+        """Forget deleted objects, but keep objects that have replaced them."""
         current = self._current(driver, list(objects))
         gone = [item for item, one in objects.items() if _uid(current.get(item)) in {"", _uid(one)}]
         uids = [_uid(one) for one in objects.values()]
@@ -99,7 +99,7 @@ class CapacityStore:
             pipe.execute()
 
     def item_of(self, driver: str, uid: str) -> str | None:
-        """Return the item to which an object is assigned; None if it is assigned to no item."""
+        """Return the item that an object is assigned to; None if there is none."""
         with reading(self._client):
             raw = self._client.hget(self._items + driver, uid)
         if raw is None:
@@ -114,7 +114,7 @@ class CapacityStore:
         assigned: Mapping[str, Mapping[str, Any]],
         obsolete: Mapping[str, str],
     ) -> None:
-        """Store a plan; objects that workers stored after the plan's LIST request began are kept.
+        """Store a plan; keep objects that workers stored after the plan's LIST request began.
 
         Args:
             driver: the driver's queue name.
@@ -222,8 +222,8 @@ def _is_newer(
 ) -> bool:
     """Return True if the known object was stored after the LIST, by comparing versions.
 
-    The result is False for an object that was known before the LIST, even if its version is higher
-    than the listed one: in that case, etcd was restored from a backup.
+    The result is False for an object that was known before the LIST even if its version is higher
+    than the listed one: in that case, etcd has been restored from a backup.
     """
     if known is None or known == before:
         return False

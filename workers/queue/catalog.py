@@ -1,8 +1,8 @@
 """Shares classes, nodes and attachments through Redis, so that no worker has to watch them.
 
 The watcher writes each object with its resourceVersion. A newer version always wins, so two
-watchers can write at the same time. Each change gets a number; each reader process keeps a copy and
-fetches only the changes. Until the watcher has declared a kind complete in the current epoch, a
+watchers can write at the same time. Every change gets a number; each reader process keeps a copy
+and fetches only the changes. Until the watcher has declared a kind complete in the current epoch, a
 missing object proves nothing (M-017), and reading it raises CatalogIncomplete.
 """
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 CACHED_KINDS: Final = (KIND_CLASSES, KIND_CSINODES, KIND_NODES)
 KINDS: Final = (*CACHED_KINDS, KIND_ATTACHMENTS)
 
-# Number of objects per script call; together, they have a size of a few hundred KiB.
+# The number of objects per script call; together, they are a few hundred KiB in size.
 _BATCH = 200
 
 
@@ -56,8 +56,8 @@ class CatalogWriter:
     def epoch(self) -> str:
         """Return the current epoch.
 
-        If the epoch has changed, list and replace all kinds again, and add all keys again. Read the
-        epoch before the LIST request and pass it to `mark_complete` afterwards.
+        If the epoch has changed, the caller must list and replace all kinds again, and add all keys
+        again. Read the epoch before the LIST request and pass it to `mark_complete` afterwards.
         """
         candidate, ttl_ms = self._scripts.new_life(), round(TTL_SECONDS * 1000)
         self._epoch = text(self._scripts.run("epoch", candidate, self._epoch, ttl_ms))
@@ -94,9 +94,9 @@ class CatalogWriter:
         deliver older events.
 
         Returns:
-            The newest version among the entries that are newer than the list, "" if there are
-            none. Another watcher wrote these entries, or they belong to a history that etcd no
-            longer has (`end_history`).
+            The newest version among the entries that are newer than the list; "" if there are none.
+            Another watcher wrote these entries, or they belong to a history that etcd no longer has
+            (`end_history`).
         """
         listed: set[str] = set()
 
@@ -120,7 +120,7 @@ class CatalogWriter:
     def prune(self, kind: str, resource_version: str) -> None:
         """Drop the tombstones that are not newer than this version.
 
-        A tombstone rejects older events for its object that a slow watcher may still deliver. No
+        A tombstone rejects its object's older events, which a slow watcher may still deliver. No
         watcher is an hour behind, so the caller passes the version from an hour ago.
         """
         gone = [name for name, _, is_tombstone in self._stored(kind) if is_tombstone]
@@ -141,7 +141,7 @@ class CatalogWriter:
     def end_history(self, epoch: str) -> bool:
         """Drop all entries that have a resourceVersion, and end this epoch.
 
-        Used for a cluster whose etcd was restored from a backup: the stored versions are higher
+        Used if a cluster's etcd has been restored from a backup: the stored versions are higher
         than the cluster's current ones and would take precedence for hours.
 
         Returns:
@@ -210,11 +210,11 @@ class _Copy:
 
 
 class CatalogReader:
-    """The worker's side of the catalog: one copy per process, of which only changes are fetched.
+    """The worker's side of the catalog: one copy per process; only changes are fetched.
 
     A reader is thread-safe. Pass the lease's `catalog` as `state`, so that Redis is queried only if
     the kind has changed since the copy was read. Without `state`, every call costs one small round
-    trip. Never modify the returned objects, which all callers share.
+    trip. Never modify the returned objects: all callers share them.
     """
 
     def __init__(self, client: redis.Redis) -> None:
@@ -263,8 +263,9 @@ class CatalogReader:
         """Return the attachment record of one PV, read directly from Redis.
 
         Raises:
-            CatalogIncomplete: the attachments are not complete, or no watcher has watched them
-                in the last half minute. None would then not prove that the volume is detached.
+            CatalogIncomplete: the attachments are not complete, or no watcher has watched them in
+                the last half minute. In that case, None would not prove that the volume is
+                detached.
         """
         is_complete, entry = self._scripts.run("catalog_entry", KIND_ATTACHMENTS, pv_name)
         if not is_complete:
@@ -290,7 +291,7 @@ class CatalogReader:
 
 
 def number(version: str) -> int:
-    """Return a resourceVersion as a number; 0 for any other text."""
+    """Return a resourceVersion as a number; 0 for any other string."""
     return int(version) if version.isascii() and version.isdigit() and len(version) < 20 else 0
 
 

@@ -1,4 +1,4 @@
-"""Names the catalog's kinds for both watcher and workers, in a module that is cheap to import."""
+"""Names the catalog's kinds for the watcher and the workers; this module is cheap to import."""
 
 from __future__ import annotations
 

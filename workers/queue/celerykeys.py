@@ -1,8 +1,8 @@
 """Deletes keys with Celery's names that fill up Redis: lists that nothing reads, oversized keys.
 
-Redis has no quota per user, so a user that may send messages could fill it. No driver would then
-get new work until an operator deleted these keys. Deleting them is harmless: the queue sends lost
-messages again, and beat rewrites its schedule when it is restarted.
+Redis has no quota per user, so a user with permission to send messages could fill it. No driver
+would then get new work until an operator deleted these keys. Deleting them is harmless: the queue
+sends lost messages again, and beat rewrites its schedule when it is restarted.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ SCHEDULE: Final = frozenset(
     {"redbeat:tick", "redbeat::schedule", "redbeat::statics", "redbeat::lock"}
 )
 _ANSWERS: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.reply\.celery\.pidbox")
-# Key prefixes that an earlier release used, or that another program uses because they are Celery's
-# default names.
+# Key prefixes that an earlier release used, or that other programs use because they are Celery's
+# defaults.
 _STRANGE: Final = ("redbeat:", "_kombu.", "unacked")
 
 
 class CeleryKeys:
-    """Deletes keys with Celery's names that fill up Redis; each step checks some of the keys.
+    """Deletes keys with Celery's names that fill up Redis; each step checks some keys.
 
     Args:
         client: reads csi-fleet's own keys, which determine the expected lists.
         celery: a client that is allowed to read and delete Celery's keys.
         system: the name of the list for beat's ticks.
-        drivers: returns the names under which drivers are registered.
+        drivers: returns the names that drivers are registered under.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class CeleryKeys:
         self._cursor = 0
 
     def step(self) -> float | None:
-        """Check the next keys; return the seconds until the next step, None for no further step.
+        """Check the next keys; return the seconds until the next step; None if there is none.
 
         Raises:
             QueueUnavailable: Redis does not answer.

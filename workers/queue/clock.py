@@ -2,8 +2,8 @@
 
 All times in Redis come from one clock, which `lua/lib.lua` maintains. This clock runs at the rate
 of the Redis host's clock but never jumps, even if the host's clock is set. So times are never
-compared across the clocks of different machines. Times that outlive Redis or are shown to people
-come from the Redis host's clock.
+compared across the clocks of different machines. Times that outlive Redis or that users see come
+from the Redis host's clock.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Clock:
 
     @property
     def shown_now(self) -> float:
-        """The current time in seconds since 1970, by the Redis host's clock."""
+        """The current time in seconds since 1970, on the Redis host's clock."""
         return self.host_ms / 1000
 
     def shown(self, stamp_ms: float) -> float:
-        """Convert a time on the queue's clock to seconds since 1970, by the Redis host's clock."""
+        """Convert a time on the queue's clock to the Redis host's clock, in seconds since 1970."""
         return (stamp_ms - self.now_ms + self.host_ms) / 1000
 
 

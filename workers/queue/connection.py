@@ -1,4 +1,4 @@
-"""Makes Redis clients with timeouts, retries and logins, and converts redis-py's errors.
+"""Creates Redis clients with timeouts, retries and logins, and converts redis-py's errors.
 
 Every command of this package may be repeated: a script returns the same reply to a repeated call,
 or does nothing. So the client retries a command whose reply was lost. With Sentinel, redis-py asks
@@ -51,7 +51,7 @@ RETRIES = 2
 # new connection, before a lease of 4 s expires.
 HEARTBEAT_TIMEOUT_SECONDS = 1.0
 HEARTBEAT_RETRIES = 1
-# A sentinel answers from memory, so a sentinel that is silent for this long is skipped.
+# A sentinel replies from memory, so a sentinel that is silent for this long is skipped.
 SENTINEL_TIMEOUT_SECONDS: Final = 1.0
 
 
@@ -66,10 +66,10 @@ class Client(redis.Redis):
 
 
 class FileLogin(CredentialProvider):
-    """A user name, and the password that a file contains when a connection is opened.
+    """A user name, and a password that is read from a file when a connection is opened.
 
     Args:
-        username: the user name, "" for the default user.
+        username: the user name; "" for the default user.
         password: the password to use while the file cannot be read.
         file: the file whose first line is the password.
     """
@@ -89,14 +89,14 @@ class FileLogin(CredentialProvider):
         return self.get_credentials()
 
     def __json__(self) -> str:
-        """Return the text that Flower receives, because kombu sends connection options as JSON."""
+        """Return the string for Flower, because kombu sends connection options as JSON."""
         return type(self).__name__
 
 
 def first_line(path: str) -> str:
     """Return the first line of a password file; "" if the file cannot be read or `path` is empty.
 
-    The file cannot be read for a moment while it is being replaced.
+    While the file is being replaced, it cannot be read for a moment.
     """
     try:
         text = Path(path).read_text(encoding="utf-8") if path else ""
@@ -123,15 +123,15 @@ def connect(
     max_connections: int | None = None,
     names: Names = USUAL,
 ) -> Client:
-    """Return a thread-safe client, which sends nothing before the first command.
+    """Return a thread-safe client; it sends nothing before the first command.
 
     Args:
         url: a `redis://`, `rediss://`, `unix://` or `sentinel://` URL, with the database that
             the Celery broker uses.
-        password_file: path of the file that contains the password; "" for no file.
-        socket_timeout_seconds: timeout for one command, after which the command is retried.
+        password_file: the path of the file that contains the password; "" for no file.
+        socket_timeout_seconds: the timeout for one command; the command is then retried.
         retries: how many times a command is retried.
-        max_connections: maximum size of the connection pool, None for no limit.
+        max_connections: the maximum size of the connection pool; None for no limit.
         names: the names of the cluster's keys; each cluster has its own prefix.
     """
     options: dict[str, Any] = {

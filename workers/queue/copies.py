@@ -1,7 +1,7 @@
-"""Names the ConfigMaps that hold copies of attempt records, and the fields of these ConfigMaps.
+"""Names the ConfigMaps that contain copies of attempt records, and their fields.
 
-The name of a ConfigMap contains the name of the record. If several nodes share a namespace, each
-node has its own ConfigMap, because each node may have an attempt for the same claim.
+The name of a ConfigMap contains the name of the record. If several nodes share a namespace, every
+node has its own ConfigMap, because each may have an attempt for the same claim.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 NAME_PREFIX: Final = "csi-fleet-intent-"
 FIELD_RECORD: Final = "record"
-# The text that precedes the record in Redis; it contains the record's signature and tenant.
+# The prefix of the record in Redis; it contains the record's signature and tenant.
 FIELD_SEAL: Final = "seal"
 
 
 def copy_name(key: Key) -> str:
-    """Return the name of the ConfigMap that holds the copy of a claim's record."""
+    """Return the name of the ConfigMap for the copy of a claim's record."""
     name = f"{NAME_PREFIX}{key.record_name.partition('@')[0]}"
     return f"{name}.{sha256(key.node.encode()).hexdigest()[:10]}" if key.node else name

@@ -26,11 +26,11 @@ class Declared:
 
     Args:
         scripts: the scripts of the queue's Redis.
-        heartbeats: the same scripts, run over the client of the heartbeat's thread.
+        heartbeats: the same scripts, run over the heartbeat thread's client.
         wakeups: receives the Celery lists to which a message must be sent after a declaration.
-        before: called with each lane before its limits are declared; None for no call. It may
-            raise ApiError and may be slow, so after Redis has lost its data it is called from
-            `declare`, not from `again`.
+        before: called with each lane before its limits are declared; None for no call. It may raise
+            ApiError and may be slow. So after Redis has lost its data, `declare` calls it, not
+            `again`.
     """
 
     def __init__(
@@ -46,12 +46,11 @@ class Declared:
         self._before = before
         self._limits: dict[str, LaneLimits] = {}
         self._undeclared: set[str] = set()
-        # Lanes whose next declaration reports that Redis may have forgotten calls of dead
-        # processes.
+        # Lanes whose next declaration reports that Redis may have forgotten dead processes' calls.
         self._in_new_life: set[str] = set()
 
     def set(self, lane: str, limits: LaneLimits) -> None:
-        """Declare a lane's limits now, or in a later call of `declare` if this fails."""
+        """Declare a lane's limits now; if this fails, a later call of `declare` repeats it."""
         self._limits[lane] = limits
         self._undeclared.add(lane)
         self.declare()

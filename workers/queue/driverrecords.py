@@ -1,4 +1,4 @@
-"""Adds the fields that the record of every served driver has."""
+"""Adds the fields that every served driver's record has."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ if TYPE_CHECKING:
 
 
 def complete(place: str, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the record with the driver's `name` and its `queue_name`, the driver part of its keys.
+    """Return the record; add `name` and `queue_name` (the driver part of its keys) if missing.
 
     Args:
         place: the record's name in the registry.
-        record: the driver's record, which is returned unchanged if it has both names. For work
-            without a driver, both names are empty.
+        record: the driver's record; returned unchanged if it has both names. For work without a
+            driver, both names are empty.
     """
     return {"name": place.partition("@")[0], "queue_name": place, **record}

@@ -1,10 +1,9 @@
-"""Records which workers run under a Lease, so that only the last of them releases the Lease.
+"""Records which workers are working under a Lease, so that only the last one releases the Lease.
 
 Fellows are the workers that share one Redis. The first worker gives that Redis a name. After a loss
-of data, a worker writes the name that Redis had, or a new name, and all other workers accept this
-name.
+of data, a worker writes the old name or a new one, and all other workers accept it.
 
-Whenever a worker has read the Lease, it records until when it may work under the Lease. After Redis
+Whenever a worker has read the Lease, it records how long it may work under the Lease. After Redis
 has lost data, these records may be incomplete: a promoted replica may have this worker's entry but
 not the entry of another worker. So no worker counts as the last one if its entry is missing, if the
 Redis server has changed, or before every worker has had time to write its entry again.
@@ -43,13 +42,13 @@ processes that it starts.
 
 
 class LeaseFellows:
-    """The workers that run under each Lease.
+    """The workers that are working under each Lease.
 
     Methods may raise QueueUnavailable if Redis does not answer.
 
     Args:
         client: the client for the queue's Redis.
-        settle_seconds: time within which every worker calls `works` at least once.
+        settle_seconds: the time within which every worker calls `works` at least once.
         given: the name to give to a Redis that has no name; "" for a random name.
         clock: returns local seconds.
     """
@@ -68,8 +67,8 @@ class LeaseFellows:
         self._settle_seconds = settle_seconds
         self._given = given if _NAME.fullmatch(given) else ""
         self._clock = clock
-        # For each Lease: the Redis server's run id, and the time when that server first had this
-        # process's entry.
+        # For each Lease: the Redis server's run id, and the time at which that server first had
+        # this process's entry.
         self._known: dict[str, tuple[str, float]] = {}
 
     def installation(self, known: str) -> str:

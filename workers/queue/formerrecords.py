@@ -27,10 +27,10 @@ _TRIES: Final = 5
 def adopt(client: redis.Redis) -> list[Key]:
     """Move the remaining records of the previous release; overwrite nothing. Safe to repeat.
 
-    If a newer record already exists under the new key, the old record is kept where it is until the
-    newer attempt has ended, because its call may still be running. A watcher is not allowed to
-    write unsaved PVs (users.acl), so it leaves them in place. The intents of these PVs are moved,
-    and the driver is asked for each volume again, by the volume's name.
+    If a newer record already exists under the new key, the old record stays where it is until the
+    newer attempt has ended, because the old record's call may still be running. A watcher is not
+    allowed to write unsaved PVs (users.acl), so it leaves them in place. The intents of these PVs
+    are moved, and the driver is called again for each volume, by name.
 
     Returns:
         The keys whose marks were moved.

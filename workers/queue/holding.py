@@ -2,8 +2,8 @@
 
 Once per second, a heartbeat sends the names of all leases of the process. In the same epoch, the
 heartbeat extends their deadlines. In a new epoch (after a restart, a fail-over or a flush), it
-restores the leases and the records that were written under them. If Redis has not confirmed the end
-of a lease, the lease is kept here until its end has been written.
+restores the leases and the records that were written under them. If Redis has not confirmed that a
+lease has ended, the lease is kept here until this has been written.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-# Share of the TTL that is left unused, because a write takes some time after the check of its
-# lease.
+# The share of the TTL that is left unused, because a write takes some time after its lease is
+# checked.
 _MARGIN: Final = 1 / 8
 
 
@@ -37,7 +37,7 @@ class Declare(Protocol):
     """A function that declares the limits to Redis again."""
 
     def __call__(self, *, is_new_life: bool) -> None:
-        """Declare all limits; if `is_new_life`, Redis may have forgotten dead processes' calls."""
+        """Declare all limits; `is_new_life`: Redis may have forgotten dead processes' calls."""
 
 
 class HeldLeases:
@@ -46,11 +46,11 @@ class HeldLeases:
     Args:
         scripts: runs the scripts that take, enter and end leases.
         heartbeats: runs scripts over a separate client, for the heartbeat's thread.
-        wakeups: receives the Celery lists to which a message must be sent after the end of a lease.
+        wakeups: receives the Celery lists that need a message after the end of a lease.
         ttl_ms: how long Redis keeps a lease that is not renewed.
         clock: returns the time in seconds of a local clock that keeps running while the
             process is stopped.
-        on_lost: called after leases were lost, or when Redis has begun a new epoch.
+        on_lost: called after leases have been lost, or when Redis has begun a new epoch.
         remembered: reads marks and memos.
         caller: the `caller` of the session.
     """
@@ -82,7 +82,7 @@ class HeldLeases:
     def take(self, driver: str, kinds: Sequence[str], *, is_woken: bool) -> Lease | None:
         """See `WorkQueue.take`."""
         token, started = uuid4().hex, self._clock()
-        # If only the reply is lost, no heartbeat includes this lease, so the lease expires.
+        # If only the reply is lost, no heartbeat includes this lease, so it expires.
         owner = (self.session.process_id, token, self._ttl_ms)
         reply = self._scripts.run("take", *owner, int(is_woken), driver, *kinds)
         status, lists, state = text(reply[0]), reply[1], reply[2]
@@ -92,7 +92,7 @@ class HeldLeases:
         return self._begun(state, token, started) if status == "taken" else None
 
     def _begun(self, state: list[Any], token: str, started: float) -> Lease | None:
-        """Register the lease from a script's reply; None if the reply took too long."""
+        """Register the lease in a script's reply; return None if the reply took too long."""
         valid_until = started + usable_seconds(self._ttl_ms)
         key = _parsed(state[0])
         if key is None or self._clock() >= valid_until:
@@ -137,7 +137,7 @@ class HeldLeases:
         return bool(status == 1)
 
     def drop_all(self) -> None:
-        """Mark all leases as lost: the process is ending and must write nothing more."""
+        """Mark all leases as lost: the process is ending and must not write anything else."""
         for lease in list(self.held.values()):
             lease.is_lost = True
         self.held.clear()
@@ -168,7 +168,7 @@ class HeldLeases:
         return has_lost
 
     def _restore(self, held: list[Lease], declare: Declare) -> set[str]:
-        """Restore in the new epoch what Redis may have lost; return the tokens of lost leases."""
+        """In the new epoch, restore what Redis may have lost; return the tokens of lost leases."""
         session, known = self.session, self.session.epoch
         candidate = self._heartbeats.new_life()
         leases: list[str | bytes | int] = []
@@ -206,7 +206,7 @@ class HeldLeases:
         return has_lost
 
     def end(self, script: str, lease: Lease, *args: str | bytes | float) -> list[int]:
-        """Run a script that ends a lease; return its reply without the lists that need a message.
+        """Run a script that ends a lease; return its reply, without the lists that need a message.
 
         Raises:
             QueueUnavailable: Redis does not answer; the heartbeat retries the call until Redis
@@ -232,8 +232,9 @@ class HeldLeases:
     ) -> list[int]:
         """Write the end of a lease; safe to repeat.
 
-        If the lease was lost, this only adds its key again and restores its records, because they
-        may be the only evidence of the attempt. The records of a newer owner are never replaced.
+        If the lease has been lost, this only adds its key again and restores its records, because
+        they may be the only evidence of the attempt. The records of a newer owner are never
+        replaced.
         """
         publish = self._wakeups.publish if scripts is self._scripts else self._wakeups.hold
         lists, is_owner, *reply = scripts.run(script, *args)
@@ -255,7 +256,7 @@ class HeldLeases:
 
 
 def _parsed(key: bytes) -> Key | None:
-    """Parse a stored key; None if the text is not a key, for example after a manual edit."""
+    """Parse a stored key; None if the string is not a key, for example after a manual edit."""
     try:
         return Key.parse(text(key))
     except ValueError as error:
@@ -264,7 +265,7 @@ def _parsed(key: bytes) -> Key | None:
 
 
 def usable_seconds(ttl_ms: int) -> float:
-    """Return how long a lease may be used, counted from the moment when it was requested."""
+    """Return how long a lease may be used, counted from the moment at which it was requested."""
     return ttl_ms / 1000 * (1 - _MARGIN)
 
 

@@ -1,7 +1,8 @@
 """Reads counts and the state of keys from Redis; writes only to quarantine broken records.
 
 Used by `explain`, `status` and the metrics. It needs only a few round trips however many keys there
-are (it reads ranks instead of scanning), so reading stays cheap while ten thousand claims wait.
+are (it reads ranks instead of scanning), so reading stays cheap even while ten thousand claims are
+waiting.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _KEYS_PER_READ = 200
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A pause of a lane, with the reason for the pause and the time when it ends.
+    """A pause of a lane: its reason, and the time at which it ends.
 
     `until` is in seconds since 1970; 0 means that the pause has no end.
     """
@@ -60,19 +61,19 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class KeyState:
-    """Everything that Redis contains about one key. Times are in seconds since 1970, 0 for none.
+    """Everything in Redis about one key. Times are in seconds since 1970; 0 means none.
 
     Attributes:
-        now: the current time; like all times here, it is by the Redis host's clock.
-        position: the key's rank in its waiting order (first attempts or retries), from 1; 0 if
-            it does not wait.
-        waiting: number of keys in the same waiting order.
-        is_retry: True if the key waits among the retries.
+        now: the current time; like all times here, it is on the Redis host's clock.
+        position: the key's rank in its waiting order (first attempts or retries), from 1; 0 if it
+            is not waiting.
+        waiting: the number of keys in the same waiting order.
+        is_retry: True if the key is waiting among the retries.
         lease: (process, start) while a worker is working on the key.
-        blocked_by: a key that holds the lock that this key waits for, or the lock's name.
-        due: time of the key's next attempt.
-        in_use: number of leases in the key's lane, plus calls of dead processes that may still
-            be running.
+        blocked_by: a key that holds the lock that this key is waiting for, or the lock's name.
+        due: the time of the key's next attempt.
+        in_use: the number of leases in the key's lane, plus dead processes' calls that may still be
+            running.
         limits: the limits of the lane; None if no worker has declared any.
     """
 
@@ -105,7 +106,7 @@ class KeyState:
 class KnownKeys:
     """The states of many keys, read together; `read_key` accepts this instead of a client.
 
-    A caller with thousands of objects asks for their states twice. The first round records the keys
+    A caller with thousands of objects requests their states twice. The first round records the keys
     and returns empty states, `load` reads all these keys, and the second round returns the states.
 
     Args:
@@ -138,7 +139,7 @@ class KnownKeys:
 
 
 def read_key(client: redis.Redis | KnownKeys, key: Key) -> KeyState:
-    """Read one key's state in at most two round trips, however many keys wait.
+    """Read one key's state in at most two round trips, however many keys are waiting.
 
     Args:
         client: a Redis client, or `KnownKeys`.
@@ -153,7 +154,7 @@ def read_key(client: redis.Redis | KnownKeys, key: Key) -> KeyState:
 
 
 def read_keys(client: redis.Redis, wanted: list[Key]) -> list[KeyState]:
-    """Read the states of several keys in one round trip, plus one per lock that they wait for.
+    """Read several keys' states in one round trip, plus one per lock that they are waiting for.
 
     Raises:
         QueueUnavailable: Redis does not answer.
@@ -204,7 +205,7 @@ def read_keys(client: redis.Redis, wanted: list[Key]) -> list[KeyState]:
 
 
 def _records(key: Key) -> dict[str, str]:
-    """Return the families that can have a record of this key, each with the record's hash field."""
+    """Return the families that can have a record for this key, with the record's hash field."""
     return {"memos": key.text, "intents": key.record_name, "unsaved": key.record_name}
 
 
@@ -251,7 +252,7 @@ def _holder(client: redis.Redis, lock: str) -> str:
 
 
 def waiting_keys(client: redis.Redis, lane: str, start: int, count: int) -> list[Key]:
-    """Return the keys that wait in a lane: first attempts, then retries, each in queue order.
+    """Return the keys that are waiting in a lane: first attempts, then retries, in queue order.
 
     Raises:
         QueueUnavailable: Redis does not answer.
@@ -277,7 +278,7 @@ class FailedKey:
 
 
 def failed_keys(client: redis.Redis, *, limit: int = 10_000) -> list[FailedKey]:
-    """Return the keys that failed or are at their retry limit, those with most failures first.
+    """Return the keys that failed or are at their retry limit; most failures first.
 
     The keys are read in batches.
 
@@ -369,7 +370,7 @@ def keys_of_object(client: redis.Redis, kinds: Collection[str], object_: str) ->
 
 
 def _about(name: str, kinds: Collection[str], object_: str) -> dict[Key, None]:
-    """Return the parsed key if it belongs to the object, which may be given without namespace."""
+    """Return the parsed key if it belongs to the object, with or without a namespace."""
     key = _parse(name)
     if key is None or key.kind not in kinds:
         return {}
@@ -432,7 +433,7 @@ def _parse(name: str) -> Key | None:
 
 
 def _seconds(milliseconds: bytes | str | float | None) -> float:
-    if isinstance(milliseconds, float):  # a score, which may have any size
+    if isinstance(milliseconds, float):  # a score can be any number
         return min(max(milliseconds, 0.0), _LATEST_MS) / 1000
     return (whole(milliseconds) or 0) / 1000
 
@@ -456,7 +457,7 @@ def _pauses(clock: Clock, mirrored: bytes | None, values: list[bytes | None]) ->
 
 
 def memory_ratio(facts: Mapping[str, Any]) -> float | None:
-    """Return the used fraction of `maxmemory`, from Redis's INFO; None if no such limit is set."""
+    """Return the used fraction of `maxmemory`, from the INFO reply; None if no limit is set."""
     used, uncounted, most = (
         whole(str(facts.get(name))) or 0
         for name in ("used_memory", "mem_not_counted_for_evict", "maxmemory")
@@ -473,7 +474,7 @@ def read_memory(client: redis.Redis) -> dict[str, float]:
 
 
 def read_redis(client: redis.Redis) -> dict[str, str]:
-    """Return the state and settings in Redis's INFO; "?" stands for a missing text or number."""
+    """Return the state and settings in Redis's INFO reply; "?" means that a value is missing."""
     with reading(client):
         facts: dict[str, Any] = client.info()
     ratio = memory_ratio(facts)
@@ -492,7 +493,7 @@ def read_redis(client: redis.Redis) -> dict[str, str]:
 
 
 def read_life(client: redis.Redis) -> tuple[str, str]:
-    """Return Redis's epoch and run id, which change when Redis loses data. Writes nothing."""
+    """Return Redis's epoch and run id; they change when Redis loses data. Writes nothing."""
     with reading(client):
         epoch = client.get(redis_key(client, "epoch"))
         facts: dict[str, Any] = client.info("server")
@@ -500,7 +501,7 @@ def read_life(client: redis.Redis) -> tuple[str, str]:
 
 
 def read_age(client: redis.Redis) -> float:
-    """Return the seconds since Redis started or lost data; earlier announcements are lost."""
+    """Return the seconds since Redis started or lost data; earlier announcements are gone."""
     epoch, run = read_life(client)
     _, birth, of_run = [*epoch.split(":"), "", ""][:3]
     born_ms = whole(birth)
@@ -514,7 +515,7 @@ def read_age(client: redis.Redis) -> float:
 def marks_of_driver(
     client: redis.Redis, kinds: Iterable[str], driver: str
 ) -> dict[str, dict[str, Any]]:
-    """Return the marks of a driver's keys of these kinds, by key text; signatures are not checked.
+    """Return the marks of a driver's keys of these kinds, by key; signatures are not checked.
 
     Raises:
         QueueUnavailable: Redis does not answer.

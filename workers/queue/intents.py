@@ -4,9 +4,10 @@ An intent is written before CreateVolume is called (M-010). The full PV of a cre
 written before the first attempt to save it (M-011). A claim has at most one intent and one unsaved
 PV, stored under the claim's domain. The domain is the claim's uid, plus the node's name if each
 node has its own storage. No flag changes the domain, so every worker that gets the claim finds the
-record, which names the requested volume. The records contain no secrets. They outlive leases and
-processes, and are lost only with Redis's data; the API server then still has the ConfigMaps of
-longer attempts. In Redis, each driver's records are stored under the driver's own keys.
+record, and with it the name of the requested volume. The records contain no secrets. They outlive
+leases and processes, and are lost only with Redis's data; even then, the API server still has the
+ConfigMaps of longer attempts. In Redis, each driver's records are stored under the driver's own
+keys.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from workers.queue.leases import Lease
     from workers.queue.seal import Seal
 
-# One twentieth of the memory of the Redis that csi-fleet ships, so that the failing claims of one
-# namespace cannot fill Redis.
+# One twentieth of the memory of the Redis that csi-fleet ships, so that one namespace's failing
+# claims cannot fill Redis.
 NAMESPACE_BYTES: Final = 16 * 1024 * 1024
 _FULL: Final = 2
 
@@ -39,14 +40,14 @@ class IntentStore:
     """Intents and unsaved PVs; every method needs one round trip and may be repeated.
 
     All methods raise QueueUnavailable when Redis does not answer. A record that no worker signed
-    counts as absent, because any user of Redis could otherwise cause a volume to be created or
-    deleted.
+    counts as absent; otherwise, any Redis user could cause a volume to be created or deleted.
 
     Args:
         client: the client for the queue's Redis.
-        seal: the workers' signing keys; a reader that causes no effects needs none.
+        seal: the workers' signing keys; a reader without effects needs none.
         driver: the driver part of the claims' keys, for calls without a lease.
-        namespace_bytes: maximum size of all current intents of one namespace, over all drivers.
+        namespace_bytes: the maximum size of all current intents of one namespace, for all drivers
+            together.
     """
 
     def __init__(
@@ -119,20 +120,20 @@ class IntentStore:
             raise LeaseLost(f"the lease of {domain} was lost, so its PV was not saved")
 
     def finish(self, domain: str, lease: Lease | None = None) -> bool:
-        """Drop the records of a finished attempt; False if another worker has the lease."""
+        """Drop a finished attempt's records; return False if another worker has the lease."""
         if lease is not None:
             lease.written.clear()
         return bool(self._scripts.run("finish", *self._at(domain, lease), *_owner(lease)))
 
     def put(self, domain: str, intent: Mapping[str, Any], lease: Lease | None = None) -> None:
-        """Replace an intent, for example to record its new stage; raises the errors of `begin`.
+        """Replace an intent, for example to record a new stage; raises the same errors as `begin`.
 
         No call begins here, so no note is added to the key's history.
         """
         self._write(domain, intent, lease, note="")
 
     def sealed(self, domain: str, intent: Mapping[str, Any], lease: Lease | None = None) -> bytes:
-        """Return the intent in the form that is stored in Redis and copied to a ConfigMap."""
+        """Return the intent in its stored form, for Redis and for a ConfigMap."""
         return self._closed(domain, lease, intents=intent)["intents"]
 
     def is_our_copy(self, domain: str, sealed: bytes, key: Key, uid: str) -> bool:
@@ -142,7 +143,7 @@ class IntentStore:
         return is_meant and self._seal.is_ours(self._places["intents"], domain, sealed)
 
     def restore(self, domain: str, sealed: bytes) -> bool:
-        """Write a copied intent; return False if Redis already has an intent, which is newer.
+        """Write a copied intent; return False if Redis already has one, because that is newer.
 
         The caller need not verify the signature: the worker that reads the intent does so.
         """
@@ -183,7 +184,7 @@ class IntentStore:
         return found
 
     def keys_of(self, object_: str) -> list[Key]:
-        """Return the keys of attempts for objects with this name, of every kind and driver."""
+        """Return the keys of attempts for objects with this name, for every kind and driver."""
         found = []
         for record in (one for store in self.everywhere() for one in store.all().values()):
             with suppress(ValueError):
@@ -200,12 +201,12 @@ class IntentStore:
         return self._read_all("unsaved")
 
     def opened(self, lease: Lease) -> tuple[dict[str, Any] | None, dict[str, Any] | None, bool]:
-        """Return the intent, the unsaved PV, and True if the PV was saved in the last few minutes.
+        """Return the intent, the unsaved PV, and whether the PV was saved in the last few minutes.
 
-        If the flag is set, a reconcile that runs before the claim is bound first looks for the PV
-        (L-040 step 1). If it is not set, the driver is called again, which is idempotent. All three
-        values were read with the lease, under which no other process writes them, so this method
-        costs no round trip.
+        If the flag is set, a reconcile before the claim is bound first looks for the PV (L-040 step
+        1). If it is not set, the driver is called again; that is idempotent. All three values were
+        read with the lease, and no other process writes them while it is held, so this method costs
+        no round trip.
         """
         intent, pv, was_saved = lease.records
         if intent is None and pv is None:
@@ -231,7 +232,7 @@ class IntentStore:
         return driver_key(self._client, name, driver)
 
     def _at(self, domain: str, lease: Lease | None) -> tuple[str, str]:
-        """Return where a script finds the records: the driver part of the keys, and the domain."""
+        """Return what a script needs to find the records: the keys' driver part and the domain."""
         return spelled(self._driver if lease is None else lease.key.driver), domain
 
     def _drop(self, name: str, field: str) -> None:
@@ -263,7 +264,7 @@ def _remember(lease: Lease | None, domain: str, **records: bytes) -> None:
 
 
 def _tenant(intent: Mapping[str, Any], lease: Lease | None) -> str:
-    """Return the attempt's namespace; the record counts towards the limit of this namespace."""
+    """Return the attempt's namespace; the record counts towards this namespace's limit."""
     if lease is not None:
         return lease.key.tenant
     try:

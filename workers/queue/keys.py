@@ -1,8 +1,8 @@
 """Declares keys, which name units of work.
 
 A key is `<kind>|<driver>|<object>|<uid>` and can be read in Flower and in Redis. `|`, `%` and
-control characters inside a part are percent-encoded, so that each key has exactly one text and can
-be parsed back.
+control characters inside a part are percent-encoded, so that every key has exactly one string form
+and can be parsed back.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ KIND_VOLUMES: Final = "volumes"
 KIND_CAPACITY: Final = "capacity"
 KIND_CLONING: Final = "cloning"
 KIND_SWEEP: Final = "sweep"
-# The default prefix of PV names, used so that people can find the record for a PV.
+# The default prefix of PV names; with it, users can find a PV's record.
 RECORD_PREFIX: Final = "pvc-"
 
 _UNSAFE = re.compile(r"[%|\x00-\x1f\x7f]")
@@ -25,7 +25,7 @@ _PARTS: Final = 4
 
 
 def spelled(part: str) -> str:
-    """Return one part of a key in the spelling that is used in Redis."""
+    """Return one part of a key as it is spelled in Redis."""
     return _UNSAFE.sub(lambda match: f"%{ord(match.group()):02X}", part)
 
 
@@ -35,14 +35,14 @@ class Key:
 
     Args:
         kind: `claims`, `volumes`, `capacity`, `cloning`, ...; also the family of the Celery task.
-        driver: the CSI driver's name, "" for work that belongs to no driver.
+        driver: the CSI driver's name; "" for work that belongs to no driver.
         object: `<namespace>/<name>` for claims, the PV name for volumes, the item for capacity.
         uid: the object's UID, so that a re-created claim has a different key (L-011). For a
-            cluster-scoped object that belongs to a claim, this is `@` and the claim's
-            namespace, the tenant. Otherwise it is "".
+            cluster-scoped object that belongs to a claim, this is `@` and the claim's namespace
+            (the tenant). Otherwise it is "".
 
     Attributes:
-        text: the spelling of this key in Redis and in messages; stored because it is used often.
+        text: the string form of this key in Redis and in messages; stored because it is used often.
     """
 
     kind: str
@@ -67,7 +67,7 @@ class Key:
 
     @property
     def record_name(self) -> str:
-        """The name of a claim's record, which no flag changes; "" for other kinds.
+        """The name of a claim's record; no flag changes it; "" for other kinds.
 
         The Lua function `record_name` computes the same name. If a driver has a controller on each
         node, every node has its own storage, and therefore its own record.
@@ -79,12 +79,12 @@ class Key:
 
     @property
     def lane(self) -> str:
-        """The key's lane: keys in a lane share a concurrency limit, a rate and an order (G11)."""
+        """The key's lane; a lane's keys share a concurrency limit, a rate and an order (G11)."""
         return f"{spelled(self.kind)}|{spelled(self.driver)}"
 
     @property
     def tenant(self) -> str:
-        """The namespace to which the key's turns are charged for fairness; "" if none is known."""
+        """The namespace that the key counts against in fair scheduling; "" if unknown."""
         namespace, slash, _ = self.object.partition("/")
         if slash:
             return namespace
@@ -92,10 +92,10 @@ class Key:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse the text of a key.
+        """Parse a key's string form.
 
         Raises:
-            ValueError: the text is not a key; the message shows the expected form.
+            ValueError: the string is not a key; the message shows the expected form.
         """
         parts = text.split("|")
         if len(parts) != _PARTS or not parts[0]:
@@ -109,12 +109,12 @@ def claim_key(driver: str, namespace: str, name: str, uid: str) -> Key:
 
 
 def volume_key(driver: str, name: str, namespace: str = "") -> Key:
-    """Return the key of a PersistentVolume; `namespace` is that of its claim (`spec.claimRef`)."""
+    """Return the key of a PersistentVolume; `namespace` is its claim's (`spec.claimRef`)."""
     return Key(KIND_VOLUMES, driver, name, f"@{namespace}" if namespace else "")
 
 
 def capacity_key(driver: str, item: str) -> Key:
-    """Return the key of a unit of capacity work, named by the text of its item."""
+    """Return the key of a unit of capacity work; `item` is the item's string form."""
     return Key(KIND_CAPACITY, driver, item)
 
 
@@ -124,5 +124,5 @@ def sweep_key(driver: str) -> Key:
 
 
 def lane_name(kind: str, driver: str) -> str:
-    """Return the lane of all keys with this kind and driver."""
+    """Return the lane of all keys of this kind and driver."""
     return Key(kind, driver, "").lane

@@ -1,8 +1,8 @@
 """Lists the kinds of keys, with the properties that the queue needs.
 
 Except for the properties in this table, the queue treats all kinds alike. The table is prepended to
-the scripts, so no Lua file contains the name of a kind. Among the modules below the controllers,
-only this one reads the catalogue of controllers, which is pure data.
+the scripts, so no Lua file contains the name of a kind. Of the modules below the controllers, only
+this one reads the catalogue of controllers; the catalogue is pure data.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ class QueueKind:
         name: the first part of the kind's keys.
         calls_driver: True if its keys count towards a driver's limit on all calls.
         has_trail: True if its keys have a history for `explain`.
-        apart: suffix that is added to the driver's name in the name of the kind's Celery list;
-            "" for none.
+        apart: a suffix to the driver's name in the name of the kind's Celery list; "" for none.
     """
 
     name: str
@@ -52,7 +51,7 @@ def apart(spec: Spec) -> str:
 
 
 def place_of(driver: str, kind: str) -> str:
-    """Return the place, a driver with one of its controllers, whose workers handle this kind.
+    """Return the place (a driver with one of its controllers) whose workers handle this kind.
 
     A kind without a driver has one place for all workers.
     """
@@ -60,7 +59,7 @@ def place_of(driver: str, kind: str) -> str:
 
 
 def kinds_of(place: str, kinds: Iterable[Kind]) -> tuple[str, tuple[str, ...]]:
-    """Return a place's driver ("" for none), and those of `kinds` that belong to the place."""
+    """Return a place's driver ("" for none), and the ones of `kinds` that belong to the place."""
     driver = place.partition(APART)[0]
     found: list[str] = []
     for kind in kinds:
@@ -74,7 +73,7 @@ def kinds_of(place: str, kinds: Iterable[Kind]) -> tuple[str, tuple[str, ...]]:
 def places(driver: str, specs: Iterable[Spec]) -> set[str]:
     """Return the places of a driver's keys for these controllers.
 
-    If `driver` is "", these are the places of the work that needs no driver.
+    If `driver` is "", these are the places for work that needs no driver.
     """
     return {
         place_of(driver, kind.name)

@@ -1,9 +1,9 @@
 """Declares leases on keys, and renews the leases of this process.
 
-Each lease has a deadline in Redis, and an earlier deadline by the local clock. The heartbeat lists
+Every lease has a deadline in Redis, and an earlier one on the local clock. The heartbeat lists
 every lease that the process holds, and extends both deadlines. A lease ends if the heartbeat does
 not list it, or if Redis has given it to another process. If the process was stopped (SIGSTOP, a
-paused virtual machine), the local clock keeps it from writing even before Redis answers (G9).
+paused virtual machine), the local clock prevents it from writing even before Redis answers (G9).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 # A process that is silent for this long counts as dead, and its keys are given to other processes.
 TTL_SECONDS: Final = 4.0
-# Maximum number of ended processes that are remembered; if there are more, all of them are
-# forgotten and checked again.
+# The maximum number of ended processes to remember; if there are more, all are forgotten and
+# checked again.
 _ENDED_KEPT: Final = 1000
 
 
@@ -54,29 +54,27 @@ class Session:
     """This process's identity in Redis, and its estimate of the queue's clock.
 
     Args:
-        epoch: the last known epoch of Redis, "" for none.
+        epoch: the last known epoch of Redis; "" for none.
         clock: returns the time in seconds of a local clock that keeps running while the
             process is stopped.
-        caller: the `Lifeline.caller` of this process if the process's death ends all its calls,
-            else empty.
+        caller: the `Lifeline.caller` of this process if all its calls end when it dies, else empty.
     """
 
     epoch: str = ""
     clock: Callable[[], float] = suspend_aware_clock
     process_id: str = field(default_factory=process_name)
     caller: str = ""
-    # Maps each caller to the local time in seconds when this process found out that the caller had
-    # ended.
+    # Maps callers to the local time in seconds at which this process found out that they had ended.
     _ended: dict[str, float] = field(default_factory=dict)
     # The time on the queue's clock in seconds, and the local times before and after it was read.
     _heard: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
     def hear(self, now_ms: int, asked_at: float) -> None:
-        """Record the queue's time, as read from a reply of Redis."""
+        """Record the queue's time, as read from a Redis reply."""
         self._heard = now_ms / 1000, asked_at, self.clock()
 
     def now(self) -> float:
-        """Return the queue's time in seconds, which may be too low but never too high.
+        """Return the queue's time in seconds; it may be too low but is never too high.
 
         So no wait ends too early.
         """
@@ -84,7 +82,7 @@ class Session:
         return heard + self.clock() - heard_at
 
     def deadline(self, timeout_seconds: float) -> Deadline:
-        """Return the deadline by which a call that begins now will certainly have ended."""
+        """Return the time by which a call that begins now will certainly have ended."""
         return replace(self.later(timeout_seconds + MARGIN_SECONDS), caller=self.caller)
 
     def later(self, seconds: float) -> Deadline:
@@ -96,8 +94,8 @@ class Session:
         """Return the seconds until the last of these deadlines; 0 if there are no deadlines.
 
         If a caller has certainly ended, its call counts as over `MARGIN_SECONDS` after this process
-        found out. The driver needs that time to notice the end of the caller, as it needs time to
-        notice that a deadline has passed.
+        found out. The driver needs that time to notice that the caller has ended, just as it needs
+        time to notice that a deadline has passed.
         """
         return max(map(self._seconds_left, deadlines), default=0.0)
 
@@ -114,7 +112,7 @@ class Session:
         """Return the latest of these deadlines; an empty deadline if all of them have passed.
 
         The result replaces all open deadlines, so it has a caller only if they all have the same
-        caller: the death of one of several callers does not end the calls of the others.
+        caller: one caller's death does not end the other callers' calls.
         """
         waited = [(left, one) for one in deadlines if (left := self.seconds_left(one)) > 0]
         if not waited:
@@ -132,7 +130,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class CatalogState:
-    """The catalog's versions when the lease was taken, which save the reader a round trip."""
+    """The catalog's versions when the lease was taken; they save the reader a round trip."""
 
     epoch: str
     versions: dict[str, int]
@@ -146,19 +144,19 @@ class Lease:
     Args:
         key: the key to work on.
         locks: the locks that are held with the lease.
-        token: a text that is unique for each lease.
+        token: a string that is unique for each lease.
         fence: a number that grows with every new lease; the owner with the higher number is newer.
-        fails: number of consecutive counted failures so far (0 for the first attempt).
-        memo: the text of the key's last `fail(memo=...)`, "" if there is none.
-        mark: the record of the key's last `WorkQueue.mark`, {} if there is none.
-        permit: returns True if this process may work on such keys now, which depends on the
-            Lease of a Go sidecar; None if it always may.
-        waited_seconds: time from when the key was first added until this lease.
+        fails: the number of consecutive counted failures so far (0 for the first attempt).
+        memo: the string from the key's last `fail(memo=...)`; "" if there is none.
+        mark: the record from the key's last `WorkQueue.mark`; {} if there is none.
+        permit: returns True if this process may work on such keys now (this depends on a Go
+            sidecar's Lease); None if it always may.
+        waited_seconds: the time from the key's first addition until this lease.
         catalog: the catalog's versions at the moment of the lease.
-        valid_until: local time until which the lease may be used; the heartbeat extends it.
+        valid_until: the local time until which the lease may be used; the heartbeat extends it.
         is_lost: True if another process owns the key.
-        records: the claim's intent and unsaved PV as stored, and True if its PV was saved in
-            the last few minutes; for `IntentStore.opened`.
+        records: the claim's intent and unsaved PV as stored, and whether its PV was saved in the
+            last few minutes; for `IntentStore.opened`.
         written: the records of this lease's open attempt; maps each slot to (name, record). The
             records are restored after Redis has lost data.
         started_ms: the start of the lease, on the queue's clock.
@@ -167,7 +165,7 @@ class Lease:
             reconcile read or wrote, in the last few minutes; 0 for none.
         takes_next: True if the caller itself takes the next key of the list, so that no message
             needs to be sent.
-        domain: the name of the key's record, see `Key.record_name`.
+        domain: the name of the key's record (see `Key.record_name`).
     """
 
     key: Key
@@ -208,14 +206,14 @@ class Lease:
         return self.is_ours() and self.is_permitted()
 
     def is_ours(self) -> bool:
-        """Return True if no other worker can have the key, whatever `is_permitted` returns."""
+        """Return True if no other worker can have the key, even if `is_permitted` returns False."""
         is_over = self.is_released or self.is_lost
         return not is_over and self.session.clock() < self.valid_until
 
     def is_permitted(self) -> bool:
         """Return True if this process may work on keys of this kind and driver now.
 
-        The answer does not depend on whether the process holds this lease.
+        This does not depend on whether the process holds this lease.
         """
         return self.permit is None or self.permit()
 
@@ -240,8 +238,8 @@ effect uses it to check again.
 def guard_of_lease() -> Callable[[], None] | None:
     """Return the check of this thread's lease, for a write that may have to wait.
 
-    Return None if there is no lease or it is already over: a write that is made at that point does
-    not depend on a lease.
+    Return None if there is no lease or it is already over: a write at that point does not depend on
+    a lease.
     """
     lease = CURRENT.get()
     return lease.check if lease is not None and lease.is_held() else None
@@ -253,8 +251,9 @@ class FailOutcome:
 
     Args:
         is_owner: False if the lease was lost; no failure was then counted.
-        fails: number of consecutive failures, including this one.
-        delay_seconds: time until the retry; 0 if the key was added meanwhile, None for no retry.
+        fails: the number of consecutive failures, including this one.
+        delay_seconds: the time until the retry; 0 if the key has been added meanwhile; None for no
+            retry.
     """
 
     is_owner: bool
@@ -263,7 +262,7 @@ class FailOutcome:
 
 
 class Renewable(Protocol):
-    """The part of the queue that a heartbeat needs."""
+    """The methods of the queue that a heartbeat needs."""
 
     def heartbeat(self) -> bool:
         """Renew all leases of the process; return True if any lease was lost."""

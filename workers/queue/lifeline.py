@@ -6,7 +6,7 @@ the caller is certainly dead. Silence in Redis proves nothing: a frozen or disco
 still has its connection to the driver.
 
 Each worker holds a socket with its own name in Linux's abstract namespace. The kernel removes this
-name when the process ends, and no earlier. The names belong to a network namespace, so only
+name when the process ends, and not before. The names belong to a network namespace, so only
 processes in the same pod or on the same host can check them; all other processes treat the worker
 as alive.
 """
@@ -74,6 +74,6 @@ def is_gone(caller: str) -> bool:
             probe.connect(_address(name))
     except ConnectionRefusedError:
         return True
-    except OSError:  # no file descriptor is left, for example
+    except OSError:  # for example, no file descriptor is left
         return False
     return False

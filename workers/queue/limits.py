@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import redis
 
 PauseKind = Literal["driver", "lease"]
-# Number of lanes that one pipeline reads.
+# The number of lanes that one pipeline reads.
 _LANES_PER_READ: Final = 100
 
 PAUSE_KINDS: Final[tuple[PauseKind, ...]] = ("driver", "lease")
@@ -36,10 +36,10 @@ class LaneLimits:
     """The limits of one lane.
 
     Args:
-        concurrency: maximum number of leases, over all workers.
-        rate_per_second: maximum number of keys admitted per second, 0 for no limit.
-        burst: size of the token bucket, at least 1 if there is a rate.
-        total: maximum number of running keys of all kinds that call the driver, 0 for no such
+        concurrency: the maximum number of leases for all workers together.
+        rate_per_second: the maximum number of keys admitted per second; 0 for no limit.
+        burst: the size of the token bucket; at least 1 if there is a rate.
+        total: the maximum number of running keys of all kinds that call the driver; 0 for no such
             limit.
         hold_seconds: how long a dead process's call may still run, for a driver that accepts
             only one call at a time.
@@ -62,15 +62,16 @@ class LaneStats:
     """The waiting and running keys of one lane, for the metrics and `status`.
 
     Args:
-        ready: number of waiting first attempts.
-        retry: number of waiting retries.
-        running: number of leased keys.
-        delayed: number of keys that are due later.
+        ready: the number of waiting first attempts.
+        retry: the number of waiting retries.
+        running: the number of leased keys.
+        delayed: the number of keys that are due later.
         head_age_seconds: how long the next key has been waiting.
-        paused: the reason for each kind of pause, empty if the lane is not paused.
+        paused: the reason for each kind of pause; empty if the lane is not paused.
         paused_until: the end of each kind of pause, in seconds since 1970; a pause without an
             end has no entry.
-        limits: the lane's limits; None if no worker declared any, so that no key is taken.
+        limits: the lane's limits; None if no worker has declared any, in which case no key is
+            taken.
     """
 
     lane: str
@@ -86,10 +87,10 @@ class LaneStats:
 
     @property
     def untaken_seconds(self) -> float:
-        """How long the next key has been waiting although the lane's limits would allow it.
+        """How long the next key has been waiting although the lane's limits allow it to run.
 
-        This is 0 if the limits would not allow it. It is also 0 for a lane with a rate or with a
-        shared limit on calls, where keys may have to wait.
+        This is 0 if the limits do not allow it. It is also 0 for a lane with a rate or a shared
+        limit on calls, because keys may have to wait there.
         """
         limits = self.limits
         if limits is None or self.paused or limits.rate_per_second or limits.total:
@@ -142,7 +143,7 @@ def driver_of(lane: str) -> str:
 def read_pause(value: bytes | str | None, clock: Clock) -> tuple[str, float] | None:
     """Return the reason and end of a stored pause; None if it is over or unreadable.
 
-    The end is in seconds since 1970, by the Redis host's clock; 0 for a pause without an end.
+    The end is in seconds since 1970, on the Redis host's clock; 0 for a pause without an end.
     """
     word, _, reason = text(value).partition(" ")
     until = whole(word)
@@ -152,9 +153,9 @@ def read_pause(value: bytes | str | None, clock: Clock) -> tuple[str, float] | N
 
 
 def read_mirrored(value: bytes | str | None, clock: Clock) -> tuple[str, float] | None:
-    """Return the reason and end of a mirrored pause, in the form that `read_pause` returns.
+    """Return the reason and end of a mirrored pause, in the same form as `read_pause`.
 
-    The stored text is `end_ms until_ms reason`; `end_ms` is the end.
+    The stored string is `end_ms until_ms reason`; `end_ms` is the end.
     """
     end, _, said = text(value).partition(" ")
     return read_pause(f"{end} {said.partition(' ')[2]}", clock)
@@ -203,7 +204,7 @@ def read_stats(client: redis.Redis, now_ms: int | None = None) -> dict[str, Lane
 
 
 def chunks(names: list[str], size: int) -> Iterable[list[str]]:
-    """Split the names into pieces that are each read in one round trip."""
+    """Split the names into pieces; each piece is read in one round trip."""
     return (names[start : start + size] for start in range(0, len(names), size))
 
 

@@ -2,9 +2,9 @@
 
 If no worker is connected to a driver, the driver's lanes are paused (kind `driver`). Their keys
 wait without events and without back-off steps, and are processed once a worker is connected and has
-read the driver's capabilities. A driver that answers is never paused, even if it answers with
-errors, because only some of its storage systems may be failing. `throttle` halves a lane's limit
-after the driver has answered "too much"; the limit recovers slowly.
+read the driver's capabilities. A driver that responds is never paused, even if it returns errors,
+because only some of its storage systems may be failing. `throttle` halves a lane's limit after the
+driver has reported "too much"; the limit recovers slowly.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ COOL_DOWN_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A process's connection to a driver for which all workers must call the same replica.
+    """A process's connection to a driver if all workers must call the same replica.
 
     Attributes:
-        address: the replica's address; "" for a driver of which any replica may be called.
+        address: the replica's address; "" if any of the driver's replicas may be called.
         open_seconds: how long the process's calls to the replica may still run.
         longest_seconds: the longest time that any call may take.
     """
@@ -53,8 +53,8 @@ class Verdict:
 
     Attributes:
         is_ours: True if this process may call the driver over the connection.
-        hold_seconds: time until the process may begin its first call over the connection.
-        chosen: the replica that all workers call, "" for none.
+        hold_seconds: the time until the process may begin its first call over the connection.
+        chosen: the replica that all workers call; "" for none.
     """
 
     is_ours: bool
@@ -72,7 +72,7 @@ class Links:
 
     Args:
         client: the client for the queue's Redis.
-        publish: sends one message to each list in which a change makes work due.
+        publish: sends one message to each list in which a change has made work due.
         now_ms: returns the time to use in place of Redis's time; used only by tests.
     """
 
@@ -104,16 +104,16 @@ class Links:
 
         Args:
             driver: the driver's queue name.
-            ttl_seconds: how long the report counts if it is not repeated.
+            ttl_seconds: how long the report is valid if it is not repeated.
             place: the replica that the process is connected to.
-            is_serving: True if the process already serves this replica; Redis has no record of
-                that after it has lost its data.
+            is_serving: True if the process is already serving this replica; after losing its data,
+                Redis has no record of that.
         """
         ttl_ms = round(ttl_seconds * 1000)
         return self._event("back", driver, place, ttl_ms, place.address, int(is_serving))
 
     def throttle(self, lane: str) -> int:
-        """Halve a lane's limit after the driver answered "too much"; return the new limit."""
+        """Halve a lane's limit after the driver has reported "too much"; return the new limit."""
         step, cool_down = round(RECOVERY_SECONDS * 1000), round(COOL_DOWN_SECONDS * 1000)
         return int(self._scripts.run("throttle", lane, step, cool_down))
 
@@ -130,14 +130,14 @@ class Links:
     ) -> dict[str, Verdict]:
         """Announce all drivers that this process serves, in one call.
 
-        A connected driver must not count as lost, even after Redis has lost its data. So `back` is
-        repeated for each driver that counts as lost, or for which another replica was chosen, and
-        the results of these calls are returned.
+        A connected driver must not count as lost, even after Redis has lost its data. So if a
+        driver counts as lost, or another replica has been chosen for it, `back` is called again.
+        The results of these calls are returned.
 
         Args:
-            records: each driver's record for other processes, by queue name; see `record_text`.
+            records: each driver's record for other processes, by queue name (see `record_text`).
             connected: the drivers that this process is connected to, each with its replica.
-            ttl_seconds: how long the announcement counts.
+            ttl_seconds: how long the announcement is valid.
         """
         flat: list[str | bytes | int] = []
         for name, record in records.items():

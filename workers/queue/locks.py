@@ -17,7 +17,7 @@ _UNSAFE = re.compile(r"[%\s\x00-\x20\x7f]")
 
 
 class Mode(Enum):
-    """The mode of a lock; the value is the letter that stands for the mode in Redis."""
+    """The mode of a lock; the value is the letter for the mode in Redis."""
 
     SHARED = "s"
     EXCLUSIVE = "x"
@@ -32,26 +32,26 @@ class Lock:
 
     @property
     def text(self) -> str:
-        """The lock's text in Redis, `x:<name>` or `s:<name>`, with special characters encoded."""
+        """The lock as a string, `x:<name>` or `s:<name>`, with special characters encoded."""
         return f"{self.mode.value}:{lock_name(self.name)}"
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse the text of a lock."""
+        """Parse a lock's string form."""
         mode, _, name = text.partition(":")
         return cls(unquote(name), Mode(mode))
 
 
 def lock_name(name: str) -> str:
-    """Return a lock's name as stored in Redis, without blanks, because blanks separate names."""
+    """Return a lock's name as stored in Redis: without blanks, because blanks separate names."""
     return _UNSAFE.sub(lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), name)
 
 
 def snapshot_content(name: str, mode: Mode = Mode.EXCLUSIVE) -> Lock:
-    """Return a snapshot content's lock: exclusive to delete the snapshot, shared to restore it."""
+    """Return a snapshot content's lock: exclusive to delete the snapshot, shared for restores."""
     return Lock(f"snapshot-content:{name}", mode)
 
 
 def stored_volume(driver: str, handle: str, mode: Mode = Mode.EXCLUSIVE) -> Lock:
-    """Return a stored volume's lock, whatever its PV: exclusive to delete, shared to snapshot."""
+    """Return a stored volume's lock, whatever its PV: exclusive to delete, shared for snapshots."""
     return Lock(f"{driver}#{handle}", mode)

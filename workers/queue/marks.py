@@ -1,6 +1,6 @@
-"""Signs and reads the stored state of a key: a controller's mark, and the last failure's memo.
+"""Signs and reads a key's stored state: a controller's mark, and the last failure's memo.
 
-Both are signed, because they lead to effects (`workers.queue.seal`).
+Both are signed, because effects depend on them (`workers.queue.seal`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from workers.queue.seal import Seal
 
-# Maximum size of one mark in bytes: the mark of a group contains the handles of its volumes, of
-# which there may be several hundred.
+# The maximum size of one mark in bytes. A group's mark contains the handles of its volumes, and
+# there may be several hundred.
 LONGEST_MARK: Final = 64 * 1024
 
 
@@ -78,7 +78,7 @@ class Remembered:
         return self.sealed_copy(key, raw)
 
     def sealed_copy(self, key: Key, record: bytes) -> bytes:
-        """Return a key's record with its signature, to be stored outside Redis as well."""
+        """Return a key's record with its signature, for storing outside Redis as well."""
         return self._seal.close(self._marks, key.text, key.tenant, record)
 
     def is_our_copy(self, key: Key, stored: bytes) -> bool:

@@ -1,16 +1,16 @@
 """Declares csi-fleet's keys in Redis, with their type, owner and lifetime.
 
 This file is the only declaration. `lua/lib.lua` gets the key names from here, the code that repairs
-keys of a wrong type gets the types from here, and a test fails if Redis contains a key that is not
-declared. `Names` contains the key names of one cluster, and is attached to the client for that
+keys of the wrong type gets the types from here, and a test fails if Redis contains a key that is
+not declared. `Names` contains the key names of one cluster, and is attached to the client for that
 cluster's Redis.
 
 All data can be lost at any moment: the API server is the source of truth, and the watcher adds
 every object that may need a reconcile again. Only `intents`, `unsaved` and some `marks` contain
 data that the API server does not have (M-010, M-011).
 
-A record that can cause an effect is stored in a key named after its driver (`driver_key`). So
-Redis's ACL keeps a worker in one driver's pod away from the records of all other drivers.
+A record that can cause an effect is stored in a key named after its driver (`driver_key`). So the
+Redis ACL keeps a worker in one driver's pod away from all other drivers' records.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ PREFIX: Final = "csifleet:"
 _GLOB: Final = re.compile(r"[*?\[\]\\^]")
 CELERY_QUEUE_PREFIX: Final = "drv."
 
-# Families whose keys were not named after the driver in the previous release (`formerrecords.py`).
+# Families whose keys did not contain the driver's name in the previous release
+# (`formerrecords.py`).
 FORMER: Final = frozenset({"intents", "marks", "memos", "unsaved"})
 
 RedisType = Literal["string", "hash", "set", "zset", "list"]
@@ -57,7 +58,7 @@ class RedisName:
             dropped together, and are then rebuilt from the API server.
         life: what the key contains, and when it is removed.
         by_driver: True if the prefix is followed by the driver part of a key (`Key.driver`),
-            including the node. A worker in a driver's pod can reach only that driver's keys.
+            including the node. A worker in a driver's pod can access only that driver's keys.
     """
 
     name: str
@@ -84,7 +85,8 @@ def _by_driver(name: str, type_: RedisType, owner: Owner, life: str) -> RedisNam
 NAMES: Final = {
     entry.name: entry
     for entry in (
-        # Queue: which process works on which key. These keys are dropped and rebuilt as a whole.
+        # Queue: which process is working on which key. These keys are dropped and rebuilt as a
+        # whole.
         RedisName("epoch", "string", "queue", "'random:birth_ms:run_id'; changed = may lack data"),
         RedisName("quiet", "string", "queue", "ms until which a new life admits nothing"),
         RedisName("procs", "zset", "queue", "process id -> deadline ms; for people"),
@@ -102,8 +104,8 @@ NAMES: Final = {
         _family("retry", "zset", "queue", "lane: retries, score = virtual time"),
         _family("ticketed", "zset", "queue", "lane: of the release before; the sweep empties it"),
         _family("woken", "string", "queue", "Celery list: until when a message is on its way; PX"),
-        # Driver or list -> number of the kind that was taken last. Lane -> 'since hold': the ms
-        # since which and for which a call of its driver is kept for it; since = 0: not yet.
+        # Driver or list -> number of the kind that was taken last. Lane -> 'since hold': a call of
+        # its driver is kept for the lane, since when and for how long, in ms; since = 0: not yet.
         RedisName("turns", "hash", "queue", "whose turn it is, by driver, list and lane"),
         _family("leased", "zset", "queue", "lane: leased key -> ms its lease runs out"),
         RedisName("lost", "zset", "queue", "token of a lease that was taken back -> ms; 10 min"),
@@ -112,7 +114,7 @@ NAMES: Final = {
         _family("share", "hash", "queue", "lane: virtual times of tenants; gone when idle"),
         _family("share_retry", "hash", "queue", "lane: the same for retries"),
         RedisName("tight", "string", "queue", "ms until which Redis has little room: no trails"),
-        # Counters and settings: these keys are kept through a repair.
+        # Counters and settings: a repair keeps these keys.
         RedisName("clock", "string", "counters", "'ms difference': the queue's clock (lib.lua)"),
         RedisName("fence", "string", "counters", "last fence number; never removed"),
         RedisName("fails", "hash", "counters", "key -> consecutive failures; until done/forget"),
@@ -199,7 +201,7 @@ class Names:
         return ("" if self.prefix == PREFIX else self.prefix) + CELERY_QUEUE_PREFIX
 
     def celery_queue(self, place: str) -> str:
-        """Return the name of the Celery queue, a list in Redis, for a place's work (`place_of`).
+        """Return the name of the Celery queue (a Redis list) for a place's work (`place_of`).
 
         The list must be in the same Redis database as csi-fleet's keys, because the scripts read
         its length.
@@ -207,7 +209,7 @@ class Names:
         return self.celery_lists + place
 
     def lua_table(self) -> str:
-        """Return the names as a Lua table `K`, which is prepended to the scripts."""
+        """Return the names as a Lua table `K`, to be prepended to the scripts."""
         fields = ", ".join(f"{name} = '{self.full(name)}'" for name in NAMES)
         return f"local K = {{ {fields}, celery = '{self.celery_lists}' }}\n"
 
@@ -227,12 +229,12 @@ def redis_key(client: redis.Redis, name: str) -> str:
 
 
 def driver_key(client: redis.Redis, name: str, driver: str) -> str:
-    """Return the key that holds one driver's part of a `by_driver` family."""
+    """Return the key for one driver's part of a `by_driver` family."""
     return redis_key(client, name) + spelled(driver)
 
 
 def proof_place(client: redis.Redis, name: str) -> str:
-    """Return the place that a record's signature covers: the record's family, without the driver.
+    """Return the place covered by a record's signature: the record's family, without the driver.
 
     The previous release kept the records of all drivers in one hash with that name. So its
     signatures, there and in ConfigMaps, are still valid.
@@ -241,7 +243,7 @@ def proof_place(client: redis.Redis, name: str) -> str:
 
 
 def literal(text: str) -> str:
-    """Return the Redis pattern that matches only this text."""
+    """Return the Redis pattern that matches only this string."""
     return _GLOB.sub(r"\\\g<0>", text)
 
 

@@ -1,14 +1,14 @@
-"""Mirrors in Redis which drivers and storage classes an operator has paused, why and until when.
+"""Mirrors operators' pauses of drivers and storage classes in Redis, with reasons and end times.
 
 The API server has the authoritative state (`workers.kube.pauserecord`). The command that changes a
 pause mirrors the change at once. The watcher mirrors the state every few seconds and in each new
-epoch of Redis. A worker mirrors the state before it declares limits to a Redis that has no mirror:
-without limits, no key is admitted.
+epoch of Redis. A worker mirrors the state before it declares limits to a Redis without a mirror:
+until then, there are no limits, so no key is admitted.
 
 While a driver is paused, none of its keys is admitted. While a class is paused, its claims and
 volumes are returned to the queue with a delay and a reason. Running work finishes; `draining`
-counts it. The queue's clock determines when a pause ends: after the time that remained when the
-pause was mirrored.
+counts it. A pause ends by the queue's clock: after the time that remained when the pause was
+mirrored.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Pause:
     """One pause that is in force.
 
     Args:
-        reason: the text that the operator gave.
-        until_ms: the end of the pause by the Redis host's clock, 0 for none.
+        reason: the reason that the operator gave.
+        until_ms: the end of the pause on the Redis host's clock; 0 for none.
     """
 
     reason: str
@@ -67,7 +67,7 @@ class Pauses:
 
     Args:
         client: the client for the queue's Redis.
-        queue: admits the keys of a resumed driver; None if pauses are only read.
+        queue: admits a resumed driver's keys; None if pauses are only read.
         clock: returns local seconds, for the cache of class pauses.
     """
 
@@ -101,12 +101,12 @@ class Pauses:
         return is_taken
 
     def is_mirrored(self) -> bool:
-        """Return True if the API server's pauses were mirrored here within the last minute."""
+        """Return True if the API server's pauses have been mirrored here within the last minute."""
         with reading(self._client):
             return bool(self._client.exists(redis_key(self._client, "pauses_version")))
 
     def draining(self, driver: str) -> int:
-        """Count the driver's running keys over all workers; after a pause, the count falls to 0."""
+        """Count the driver's running keys in all workers; after a pause, the count falls to 0."""
         with reading(self._client):
             pipe = self._client.pipeline(transaction=False)
             for kind in DRIVER_KINDS:

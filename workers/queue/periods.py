@@ -1,6 +1,6 @@
 """Schedules periodic work across all processes, level-triggered (M-004).
 
-Redis keeps the end of each period. The first process that asks after the end begins the next period
+Redis keeps the end of each period. The first process to ask after the end begins the next period
 and does the work. So a timer that is late, runs twice or has died (beat, a worker's own thread)
 does no harm.
 """
@@ -25,7 +25,7 @@ class Periods:
         self._mark = redis_key(client, "period")
 
     def is_due(self, name: str, period_seconds: float) -> bool:
-        """Return True if the period is over, and in that case begin the next period."""
+        """Return True if the period is over; if so, begin the next period."""
         return bool(self._scripts.run("period", name, max(1, round(period_seconds * 1000))))
 
     def restart(self, name: str, period_seconds: float) -> None:

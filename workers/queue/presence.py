@@ -1,7 +1,7 @@
-"""Records which watchers are alive, whether beat is alive, and what keeps processes from working.
+"""Records which watchers are alive, whether beat is alive, and what stops processes from working.
 
 Each watcher announces itself every few seconds. Beat is not allowed to write here, so the worker
-that gets beat's tick announces beat. The records are for people only: no decision depends on them.
+that gets beat's tick announces beat. The records are only for users: no decision depends on them.
 Workers need no entry, because they are registered in `procs`.
 """
 
@@ -73,9 +73,9 @@ class Presence:
             pipe.execute()
 
     def complain(self, role: str, troubles: Iterable[str]) -> None:
-        """Record, for the next 15 s, what keeps this process from working."""
-        # An entry for a trouble has four parts, so an older release, which does not know such
-        # entries, does not mistake them for processes.
+        """Record, for the next 15 s, what prevents this process from working."""
+        # An entry for a problem has four parts, so that older releases, which do not know such
+        # entries, do not mistake it for a process.
         marks = [f"! {role} {os.getpid()} {quote(one[:MAX_TROUBLE])}" for one in troubles]
         if marks:
             with reading(self._client):
@@ -83,7 +83,7 @@ class Presence:
                 self._client.zadd(self._name, dict.fromkeys(marks, until))
 
     def troubles(self) -> list[str]:
-        """Return the troubles that processes recorded in the last 15 s, without duplicates."""
+        """Return the problems that processes have recorded in the last 15 s, without duplicates."""
         with reading(self._client):
             names = self._client.zrangebyscore(self._name, self._now(), "+inf")
         parts = [_text(name).split(" ") for name in names]
@@ -95,7 +95,7 @@ class Presence:
         return [one for one in self._all() if one.role != BEAT]
 
     def has_beat(self) -> bool:
-        """Return True if a tick from beat arrived within the last 15 s."""
+        """Return True if a tick from beat has arrived within the last 15 s."""
         return any(one.role == BEAT for one in self._all())
 
     def _all(self) -> list[Process]:

@@ -42,7 +42,7 @@ _decoder = msgspec.json.Decoder(dict[str, Any])
 
 
 def encode(record: Mapping[str, Any]) -> bytes:
-    """Encode a record as compact JSON; a different key order gives different bytes."""
+    """Encode a record as compact JSON; the bytes depend on the order of the keys."""
     return _encoder.encode(record)
 
 
@@ -57,12 +57,12 @@ def decode(client: redis.Redis, key: str, field: str, raw: bytes | str) -> dict[
 def unseal(
     client: redis.Redis, seal: Seal, place: str, key: str, *, field: str, raw: bytes | str
 ) -> dict[str, Any] | None:
-    """Verify and decode a worker's record; quarantine a forged or unreadable one and return None.
+    """Verify and decode a worker's record; quarantine it and return None if that fails.
 
     Args:
         client: the Redis client.
         seal: the workers' signing keys.
-        place: the place that the signature covers, see `proof_place`.
+        place: the place that the signature covers (see `proof_place`).
         key: the Redis key of the hash.
         field: the field of the hash.
         raw: the field's value.
@@ -75,7 +75,7 @@ def unseal(
 
 
 def drivers_with(client: redis.Redis, name: str) -> list[str]:
-    """Return the drivers for which a `by_driver` family has a key that this user may read."""
+    """Return the drivers with a key in a `by_driver` family, if this user may read the key."""
     prefix = redis_key(client, name)
     keys = sorted({text(one) for one in client.scan_iter(match=f"{literal(prefix)}*", count=1000)})
     pipe = client.pipeline(transaction=False)
@@ -111,8 +111,8 @@ def quarantine(
     """Move an unusable field of a hash to the quarantine; safe to repeat.
 
     The field is moved only if its value is still the one that was read, because the field's owner
-    may have written a good record since. If the hash has changed meanwhile, the next reader moves
-    the field. If this Redis user has no permission to move it, the field's owner moves it.
+    may have written a valid record since then. If the hash has changed meanwhile, the next reader
+    moves the field. If this Redis user has no permission to move it, the field's owner moves it.
     """
     aside = redis_key(client, "quarantine")
     untyped: Any = client.pipeline(transaction=True)

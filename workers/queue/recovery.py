@@ -1,9 +1,9 @@
 """Adds the keys of attempts that have a record but no key anywhere in the queue.
 
 The key of an intent or unsaved PV is normally in the queue. If Redis lost its data between two
-writes, or if a key was deleted by hand, a record may be left without its key. If the claim is
-deleted, no event ever adds its key again (M-010 step 6). So once a minute, one process searches for
-such records.
+writes, or if a key was deleted by hand, a record may be left without its key. If the claim has been
+deleted, no event will ever add its key again (M-010 step 6). So once a minute, one process searches
+for such records.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ KeysOfVolume: TypeAlias = "Callable[[dict[str, Any]], Iterable[Key]]"
 _log = get_logger(__name__)
 
 PERIOD_SECONDS = 60.0
-# The stage that workers.controllers.provisioner.intent writes when an operator must act, see
-# `csi-fleet audit`.
+# The stage that workers.controllers.provisioner.intent writes when an operator must act (see
+# `csi-fleet audit`).
 _STAGE_STRANDED = "stranded"
-# Number of records that are read per round trip.
+# The number of records to read per round trip.
 _CHUNK = 200
 
 
@@ -57,7 +57,8 @@ class Recovery:
     Args:
         client: the Redis client.
         queue: the queue to which the keys are added.
-        period_seconds: the interval at which one of the processes that call `run` searches.
+        period_seconds: the interval between searches; one of the processes that call `run` makes
+            each search.
     """
 
     def __init__(
@@ -70,10 +71,10 @@ class Recovery:
         self._period_seconds = period_seconds
 
     def run(self, keys_of_volume: KeysOfVolume) -> bool:
-        """Search, unless a process has done so within the period; return True after a search.
+        """Search, unless a process has searched within the period; return True after a search.
 
         Reads the records in batches and adds only keys that are nowhere in the queue. If a record
-        is finished meanwhile, its key causes one reconcile that has nothing to do.
+        is finished meanwhile, its key causes one reconcile that finds nothing to do.
 
         Args:
             keys_of_volume: returns the keys of an unsaved PV's claim, or none while no worker
@@ -84,7 +85,7 @@ class Recovery:
         """
         if not self._periods.is_due("recovery", self._period_seconds):
             return False
-        # A mark may be moved long after its key was last reconciled, see `formerrecords.adopt`.
+        # A mark may be moved long after its key was last reconciled (see `formerrecords.adopt`).
         self._queue.ensure(self.adopt())
         for keys in self._chunks(keys_of_volume):
             self._queue.ensure(keys)
@@ -142,7 +143,7 @@ def _key_of_intent(raw: bytes) -> Key | None:
         intent = _decode_intent(content(raw))
         return None if intent.stage == _STAGE_STRANDED else Key.parse(intent.key)
     except UNREADABLE as error:
-        # The record is only skipped here: its next reader quarantines it.
+        # The record is only skipped here: its next reader will quarantine it.
         _log.warning("the record of an attempt has no readable key", err=error)
         return None
 

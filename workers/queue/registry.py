@@ -3,7 +3,7 @@
 Each worker registers its drivers every few seconds. A driver whose registration is not renewed
 expires after its time to live. The version number grows when a driver appears, changes or expires.
 
-The watcher relies on these records, so a record whose fields have wrong types is quarantined.
+The watcher relies on these records, so records with fields of the wrong type are quarantined.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Naming(msgspec.Struct):
 
 
 class _Record(msgspec.Struct):
-    """The fields of a record that are read, with their types; all other fields are ignored."""
+    """The fields of a record that are read, and their types; all other fields are ignored."""
 
     name: str = ""
     queue_name: str = ""
@@ -52,11 +52,11 @@ class _Record(msgspec.Struct):
 
 
 class DriverRegistry:
-    """The drivers that have a live worker. Methods may raise QueueUnavailable.
+    """The drivers that have a running worker. Methods may raise QueueUnavailable.
 
     Args:
         client: the client for the queue's Redis.
-        now_ms: returns the queue's time, for a read-only process. If None, the Lua scripts read
+        now_ms: returns the queue's time, for a read-only process; None lets the Lua scripts read
             and maintain the queue's clock.
     """
 
@@ -77,8 +77,8 @@ class DriverRegistry:
     def alive(self) -> dict[str, dict[str, Any]]:
         """Return the records of all served drivers by name; also updates `version`.
 
-        If workers with different controllers serve one driver, their records are merged into one
-        record that has the fields of all these records and lists all their controllers.
+        If workers with different controllers serve one driver, their records are merged: the result
+        has all their fields and lists all their controllers.
         """
         version, *flat = self._scripts.run("drivers_alive")
         found: dict[str, dict[str, Any]] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-# Error texts of Redis or its client, each with the text that replaces the error.
+# Error messages from Redis or its client, each with the message to show instead.
 _INSTEAD: Final = (
     (
         ("HELLO must be called", "Authentication required", "NOAUTH"),
@@ -23,16 +23,20 @@ _INSTEAD: Final = (
     ),
 )
 _TLS: Final = "check that this Redis has TLS, which rediss:// in --redis-url requires"
-# Error texts, each with the question that is appended to the error.
+# Error messages, each with a question to append to it.
 _AFTER: Final = (
     (("[SSL",), _TLS),
     (("Timeout connecting",), f"check --redis-url; with rediss://, {_TLS}"),
+    (
+        ("Timeout reading", "Timeout writing"),
+        "Redis accepts connections but does not reply; check its pod, its log and its CPU",
+    ),
     ((" connecting to ",), "check that Redis is running and that --redis-url is correct"),
 )
 
 
 def told(error: BaseException) -> str:
-    """Return the text of an error for a log or a user."""
+    """Return an error's message for a log or a user."""
     text = " ".join(str(error).split()) or type(error).__name__
     for words, instead in _INSTEAD:
         if any(word in text for word in words):

@@ -1,15 +1,15 @@
-"""Runs Lua scripts on Redis, and repairs keys that have a wrong type.
+"""Runs Lua scripts on Redis, and repairs keys of the wrong type.
 
-All scripts are in one function library, which is named by its digest. In an installation with Redis
+All scripts are in one function library, named after its digest. In an installation with Redis
 users, the Redis container loads the library (k8s/base/redis/functions.lua). No component is allowed
-to load it, because a user that may send its own code could stop Redis for good. In a Redis without
+to load it, because a user that can send its own code could stop Redis for good. In a Redis without
 users, the first process that needs the library loads it. Redis versions before 7 have no functions
 and are refused.
 
-A declared key of a wrong type (written by hand or by another program) makes a script fail half-way.
-The key is then renamed, the whole queue state is dropped as if Redis had lost it, and the script
-runs once more. The watcher notices the new epoch and adds everything again. A Celery list of a
-wrong type is only deleted, because the sweep sends a new message to its workers.
+A declared key of the wrong type (written by hand or by another program) makes a script fail
+half-way. The key is then renamed, the whole queue state is dropped as if Redis had lost it, and the
+script runs once more. The watcher notices the new epoch and adds everything again. A Celery list of
+the wrong type is only deleted, because the sweep sends a new message to its workers.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _log = get_logger(__name__)
 
 _QUARANTINE_SECONDS = 7 * 24 * 3600
 _LUA = resources.files("workers.queue") / "lua"
-# Number of digits in a 64-bit number; csi-fleet writes no number with more digits.
+# The number of digits of a 64-bit number; csi-fleet writes no longer numbers.
 _LONGEST_NUMBER = 19
-# The error code of a master that refuses writes because it is cut off from its replicas; there may
-# already be a new master.
+# A master that is cut off from its replicas refuses writes with this error code; there may already
+# be a new master.
 _NO_REPLICAS = "NOREPLICAS"
 _TOO_OLD = (
     "redis: this server has no functions. csi-fleet needs Redis 7 or newer, or Valkey. Upgrade the "
@@ -54,10 +54,10 @@ _TOO_OLD = (
 _HIDDEN = frozenset({"__pycache__"})
 # The shared parts of the library; each part uses only the parts before it.
 _SHARED = ("lib", "lib_leases", "lib_taking")
-# Number of calls that are sent together; while they run, other clients must wait for a few
+# The number of calls to send together; while they are running, other clients have to wait for a few
 # milliseconds.
 _TOGETHER = 250
-# Scripts that add new work, and the fraction of memory in use (lib.lua) beyond which they are
+# Scripts that add new work, and the fraction of memory in use (lib.lua) above which they are
 # refused. The rest of the memory is for Celery's lists and for the scripts that finish work, so a
 # full Redis can drain. A script that writes a record may finish work, so the script itself checks
 # whether the record is new.
@@ -69,7 +69,7 @@ GROWING = {
 
 
 def text(value: bytes | str | None) -> str:
-    """Return a reply as text, with invalid UTF-8 escaped; "" for None."""
+    """Return a reply as a string, with invalid UTF-8 escaped; "" for None."""
     if value is None:
         return ""
     return value if isinstance(value, str) else value.decode("utf-8", "backslashreplace")
@@ -84,10 +84,10 @@ def whole(value: bytes | str | None) -> int | None:
 
 @cache
 def library(names: Names = USUAL) -> tuple[str, str]:
-    """Return the name of the function that runs all scripts, and its library for FUNCTION LOAD.
+    """Return the name of the function that runs all scripts, and the library for FUNCTION LOAD.
 
     The shared parts are evaluated once, when the library is loaded. The library has a second
-    function, which also runs when memory is full, see `GROWING`.
+    function, which also runs when memory is full (see `GROWING`).
     """
     bodies = "".join(
         f"scripts['{name}'] = function()\n{_guarded(name)}end\n" for name in script_names()
@@ -97,7 +97,8 @@ def library(names: Names = USUAL) -> tuple[str, str]:
         "local function run(_, args)\nARGV = args\nlocal script = table.remove(ARGV, 1)\n"
         "begin_call()\nreturn scripts[script]()\nend\n"
     )
-    # Comments do not count: every running Redis would have to load the library for a reworded one.
+    # Comments do not count; otherwise, every running Redis would have to load the library again
+    # after a reworded comment.
     meaning = re.sub(r"^[ \t]*--.*\n|[ \t]*--.*", "", code, flags=re.MULTILINE)
     name = "csifleet_" + hashlib.sha1(meaning.encode(), usedforsecurity=False).hexdigest()[:16]
     return name, (
@@ -166,8 +167,7 @@ class Scripts:
     def run_each(self, name: str, rows: Sequence[Sequence[str | bytes | float]]) -> list[Any]:
         """Run one script per row of arguments, in few round trips; return the replies in order.
 
-        Use this only for scripts that return the same reply to a repeated call, or whose reply may
-        be lost.
+        Use this only for scripts that return the same reply to a repeated call or need no reply.
 
         Raises:
             QueueUnavailable: Redis does not answer, or refuses a call.
@@ -183,7 +183,7 @@ class Scripts:
             pipe.fcall(self._function(name), 0, name, self._now(), *row)
         with redis_errors():
             replies = pipe.execute(raise_on_error=False)
-        # Each failed call is retried alone, which loads the library and repairs keys of a wrong
+        # Each failed call is retried alone; this loads the library and repairs keys of the wrong
         # type.
         return [
             self.run(name, *row) if isinstance(reply, Exception) else reply
@@ -210,7 +210,7 @@ class Scripts:
         return call(self._function(name), 0, name, *args)
 
     def _load(self) -> None:
-        """Load the library; a Redis with users refuses this, as its container has loaded it."""
+        """Load the library; a Redis with users refuses this: its container has loaded it."""
         name, code = library(self._names)
         try:
             self.client.function_load(code, replace=True)
@@ -224,11 +224,11 @@ class Scripts:
 
 @contextmanager
 def reading(client: redis.Redis) -> Iterator[None]:
-    """Convert the errors of plain commands, and set aside keys that have a wrong type.
+    """Convert the errors of plain commands, and set aside keys of the wrong type.
 
     Raises:
-        QueueUnavailable: Redis does not answer or refuses the command, or a key had a wrong
-            type; a repeated call then finds the key absent.
+        QueueUnavailable: Redis does not answer or refuses the command, or a key had the wrong type;
+            if called again, the command finds the key absent.
     """
     with redis_errors():
         try:
@@ -240,7 +240,7 @@ def reading(client: redis.Redis) -> Iterator[None]:
 
 
 def repair(client: redis.Redis) -> bool:
-    """Set aside declared keys of a wrong type and drop the queue state; False if no type is wrong.
+    """Set aside declared keys of the wrong type and drop the queue state; False if there are none.
 
     Safe to run twice, and in several processes at once. Intents, counters and limits are kept.
     """
@@ -270,7 +270,7 @@ def repair(client: redis.Redis) -> bool:
 
 
 def _drop_wrong_lists(client: redis.Redis, prefix: str) -> bool:
-    """Delete Celery lists of a wrong type; this user may not rename other drivers' lists."""
+    """Delete Celery lists of the wrong type; not every user is allowed to rename all of them."""
     found = [text(key) for key in client.scan_iter(match=prefix + "*", count=500)]
     wrong = [key for key in found if text(client.type(key)) not in {"list", "none"}]
     for key in wrong:

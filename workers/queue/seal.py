@@ -1,14 +1,14 @@
 """Signs records in Redis, and verifies that a worker wrote them.
 
-Redis is never an authority: somebody who controls Redis, or a process that may write there, could
-have a volume created or deleted by writing the record of an attempt. So records that lead to an
-effect (intents, unsaved PVs, marks, memos) carry a MAC over their place, name, tenant and text,
-made with a key that only workers have. The stored text is `<mac>:<tenant>:<record>`; without a key,
-the MAC is `-`. The tenant, a namespace, is outside the record so that the scripts can count bytes
-per tenant.
+Redis is never an authority: by writing the record of an attempt, anybody who controls Redis, or a
+process with write permission, could have a volume created or deleted. So records that cause effects
+(intents, unsaved PVs, marks, memos) carry a MAC over their place, name, tenant and content, made
+with a key that only workers have. The stored form is `<mac>:<tenant>:<record>`; without a key, the
+MAC is `-`. The tenant, a namespace, is outside the record so that the scripts can count bytes per
+tenant.
 
 A record without a valid signature is quarantined and counts as absent. docs/security.md describes
-what an old valid record can do when it is written back.
+what an old valid record can do if it is written back.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, Self
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# Number of hex digits in the MAC, which has 128 bits.
+# The number of hex digits in the MAC (128 bits).
 _DIGITS: Final = 32
 _UNSIGNED: Final = b"-"
 UNSIGNED_LINE: Final = "unsigned"
@@ -59,10 +59,10 @@ class Seal:
         """Return the record in its stored form, signed if there is a key.
 
         Args:
-            place: the family of the record, see `names.proof_place`.
+            place: the family of the record (see `names.proof_place`).
             name: the record's field in the hash.
-            tenant: the namespace of the record, "" for none.
-            record: a JSON object, or the text of a memo.
+            tenant: the namespace of the record; "" for none.
+            record: a JSON object, or a memo.
         """
         owner = tenant.replace(":", "_").encode()
         mac = _mac(self.keys[0], place, name, owner, record) if self.keys else _UNSIGNED
@@ -83,12 +83,12 @@ UNCHECKED: Final = Seal()
 
 
 def content(stored: bytes) -> bytes:
-    """Return the record that a stored text contains, without verifying the signature."""
+    """Return the record in a stored string, without verifying the signature."""
     return _parts(stored)[2]
 
 
 def tenant_of(stored: bytes) -> str:
-    """Return the namespace that the record claims to have, "" for none, without verifying it."""
+    """Return the namespace that the record claims to have ("" for none), without verifying it."""
     return _parts(stored)[1].decode("utf-8", "backslashreplace")
 
 
@@ -107,7 +107,7 @@ def _is_signed(stored: bytes) -> bool:
 
 
 def _mac(key: bytes, place: str, name: str, owner: bytes, record: bytes) -> bytes:
-    # No name contains NUL, and the record comes last, so a message can be parsed in only one way.
+    # No name contains NUL, and the record comes last, so there is only one way to parse a message.
     message = b"\0".join((place.encode(), name.encode("utf-8", "backslashreplace"), owner, record))
     mac = _keyed(key).copy()
     mac.update(message)

@@ -1,7 +1,7 @@
 """Stores a shadow's predictions of the sidecar's actions, and the verdicts on them.
 
 For each driver, this module stores the open predictions by object, the counts of verdicts, and the
-last differences. All of this may be lost: the next reconcile predicts again.
+last differences. It does no harm if all of this is lost: the next reconcile predicts again.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from workers.queue.scripts import reading, text, whole
 if TYPE_CHECKING:
     import redis
 
-# Maximum number of open predictions for one driver; further predictions are counted as `dropped`.
+# The maximum number of open predictions for one driver; any further ones are counted as `dropped`.
 MOST_OPEN: Final = 20_000
 MOST_NOTES: Final = 200
 _LIFE_SECONDS: Final = 30 * 86_400
-# The text that is used in place of a driver's name for reconciles that belong to no driver.
+# Used in place of a driver's name for reconciles that belong to no driver.
 SYSTEM: Final = "-"
 
 
@@ -36,7 +36,7 @@ class _Note(msgspec.Struct):
 
 
 class _Meta(msgspec.Struct):
-    """The checked part of an object's metadata; readers must not rely on other fields."""
+    """The checked part of an object's metadata; readers must not rely on any other fields."""
 
     uid: str = ""
 
@@ -116,12 +116,12 @@ class Shadows:
         return record if record is not None and _fits(record, _Record) else None
 
     def is_known(self, driver: str, path: str) -> bool:
-        """Return True if there ever was a prediction for the object or a verdict on it."""
+        """Return True if there has ever been a prediction for the object or a verdict on it."""
         with reading(self._client):
             return bool(self._client.sismember(self._known + (driver or SYSTEM), path))
 
     def close(self, driver: str, path: str, verdict: str, note: dict[str, Any] | None) -> bool:
-        """Close a prediction with a verdict and its difference; False if no prediction was open."""
+        """Close a prediction with a verdict and its difference; return False if none was open."""
         name = driver or SYSTEM
         with reading(self._client):
             is_first = self._client.hdel(self._open + name, path)
@@ -130,7 +130,7 @@ class Shadows:
         return bool(is_first)
 
     def tell(self, driver: str, path: str, verdict: str, note: dict[str, Any] | None) -> None:
-        """Count a verdict on an object, and store the difference in `note`, if there is one."""
+        """Count a verdict on an object, and store the difference `note`, if there is one."""
         name = driver or SYSTEM
         self.count(name, verdict)
         with reading(self._client):

@@ -1,4 +1,4 @@
-"""Sends messages that inform the workers of a Celery list that work is due.
+"""Sends messages that tell a Celery list's workers that work is due.
 
 If a message cannot be sent, the failure is only logged: the list's flag in Redis expires, and the
 next sweep then returns the list again (`wake_lane` in lib.lua).
@@ -21,7 +21,7 @@ _log = get_logger(__name__)
 
 
 class Wakeups:
-    """Sends the messages for the lists that a script returned.
+    """Sends the messages for the lists that a script has returned.
 
     Args:
         send: sends one message to each list; may raise QueueUnavailable.
@@ -32,7 +32,7 @@ class Wakeups:
         self._held: deque[bytes] = deque()
 
     def hold(self, lists: list[bytes]) -> None:
-        """Keep lists for the next `publish`, because this thread must not wait for the broker."""
+        """Keep lists for the next `publish`, if this thread must not wait for the broker."""
         self._held.extend(lists)
 
     def publish(self, lists: list[bytes]) -> None:

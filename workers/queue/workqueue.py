@@ -1,14 +1,14 @@
 """Provides client-go's workqueue across all processes, with limits (G1-G6, G10-G12).
 
-A key is ready (it waits for its turn), running (it is leased), blocked (it waits for a busy lock)
-or delayed. A Celery message contains no key. It means "work is due in this list", and a flag per
-list records that a message is on its way. Only when a thread takes a key does a script choose the
-key and check the limits. Lost or duplicate messages do no harm.
+A key is ready (waiting for its turn), running (leased), blocked (waiting for a busy lock) or
+delayed. A Celery message contains no key. It means "work is due in this list", and a flag per list
+records that a message is on its way. A script chooses the key and checks the limits only when a
+thread takes a key. Lost or duplicate messages do no harm.
 
 Every script may be repeated after a lost reply, and a delayed copy of a call may arrive at any
 time. Redis may lose acknowledged writes at any point (in a restart, a fail-over or a flush). The
 epoch then changes, live processes restore their leases and the records written under them, and no
-new key is admitted meanwhile. The watcher again adds every object that may need a reconcile.
+new key is admitted meanwhile. The watcher adds every object that may need a reconcile again.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
     from workers.queue.keys import Key
     from workers.queue.seal import Seal
 
-# Number of keys per script call, chosen so that a call takes at most a few milliseconds.
+# The number of keys per script call, so that a call takes at most a few milliseconds.
 _BATCH = 250
-# Maximum number of keys that one sweep moves; the next sweep moves the rest.
+# The maximum number of keys that one sweep moves; the next sweep moves the rest.
 _SWEEP_LIMIT = 500
-# Shortest pause between two sweeps, so that keys that become due in quick succession are moved
+# The shortest pause between two sweeps, so that keys that become due in quick succession are moved
 # together.
 _LEAST_PUMP_SECONDS = 0.02
-# Interval in ms at which the sweep checks for broken records, which may result from manual edits.
+# The interval in ms at which the sweep checks for broken records, for example after manual edits.
 _CHECK_MS = 5000
-# Interval at which limits are declared again, and the age at which Redis drops limits.
+# The interval at which limits are declared again, and the age at which Redis drops them.
 _DECLARE_SECONDS = 600.0
 _KEEP_LIMITS_MS = 3_600_000
 
@@ -63,13 +63,13 @@ class WorkQueue:
             repeats the message).
         lease_ttl_seconds: a process that is silent for this long counts as dead, and its keys
             are given to other processes.
-        clock: returns the time of a local clock in seconds, for the lease deadline; the clock
-            must keep running while the process is stopped.
+        clock: returns the time in seconds for the lease deadline; this local clock must keep
+            running while the process is stopped.
         now_ms: returns the time to use in place of Redis's time; used only by tests.
         heartbeat_client: a client from `connect_heartbeat`, used only by `heartbeat`, so that a
             dead connection of `client` does not cause leases to be lost. If None, `client` is
             used.
-        on_lost: called by `heartbeat` after leases were lost, and by `take` when Redis has
+        on_lost: called by `heartbeat` after leases have been lost, and by `take` when Redis has
             begun a new epoch; use it to wake the heartbeat thread.
         before_limits: passed to `workers.queue.declaring.Declared`.
         seal: the signing keys for marks and memos; a process that takes no keys needs none.
@@ -113,7 +113,7 @@ class WorkQueue:
 
     @property
     def epoch(self) -> str:
-        """The last known epoch of Redis, initially ""; it changes when Redis may have lost data."""
+        """The last known epoch of Redis, initially ""; it changes if Redis may have lost data."""
         return self._leases.session.epoch
 
     def add(self, keys: Iterable[Key], *, delay_seconds: float = 0.0) -> None:
@@ -133,12 +133,12 @@ class WorkQueue:
     def add_events(self, versions: Mapping[Key, str]) -> None:
         """Make keys dirty because of events; several watchers may report the same event.
 
-        An event is skipped if its version or a newer one was added for its key within the last
-        minute by another watcher: every reconcile since then has read the object in that version or
-        a newer one.
+        An event is skipped if another watcher has added its version or a newer one for its key
+        within the last minute: every reconcile since then has read the object in that version or a
+        newer one.
 
         Args:
-            versions: maps each key to the resourceVersion in the event for the key's own object.
+            versions: maps keys to the resourceVersion of the key's own object in the event.
 
         Raises:
             QueueUnavailable: some keys may not have been added; add all of them again.
@@ -170,17 +170,17 @@ class WorkQueue:
         return has_lost
 
     def take(self, driver: str, kinds: Sequence[str], *, is_woken: bool = False) -> Lease | None:
-        """Take the next due key of some kinds of a driver, under a lease without locks.
+        """Take a driver's next due key of some kinds, under a lease without locks.
 
-        Only this call chooses the key, and checks the limits, pauses and turns. Call `enter` next.
+        Only this call chooses keys and checks limits, pauses and turns. Call `enter` next.
 
         Args:
-            driver: the driver's queue name, "" for kinds without a driver.
+            driver: the driver's queue name; "" for kinds without a driver.
             kinds: the kinds of key to take; they must share one Celery list.
             is_woken: True if a message of that list led to this call.
 
         Returns:
-            None if no key may be taken, or if Redis's reply arrived too late.
+            None if no key may be taken, or if the Redis reply arrived too late.
         """
         return self._leases.take(driver, kinds, is_woken=is_woken)
 
@@ -192,7 +192,7 @@ class WorkQueue:
             locks: the locks to take; they are held with the lease.
 
         Returns:
-            False if the lease is over, because it was lost or because a lock is busy. In the
+            False if the lease is over, because it has been lost or because a lock is busy. In the
             second case, the key becomes ready when that lock is released.
         """
         return self._leases.enter(lease, locks)
@@ -226,16 +226,16 @@ class WorkQueue:
         return None
 
     def unlock(self, lease: Lease, name: str) -> None:
-        """Release a lock before the lease ends; the keys that wait for the lock become ready."""
+        """Release a lock before the lease ends; keys that are waiting for the lock become ready."""
         reply = self.scripts.run("unlock", *owner_of(lease), lock_name(name))
         lease.locks = tuple(lock for lock in lease.locks if lock.name != name)
         self._wakeups.publish(reply[0])
 
     def mark(self, lease: Lease, record: Mapping[str, Any]) -> None:
-        """Replace the mark of the lease's key, which is kept until `forget`; {} removes the mark.
+        """Replace the mark of the lease's key; the mark is kept until `forget`; {} removes it.
 
-        The key's next leases have the mark as `lease.mark`. The mark is kept if this process ends,
-        but not if Redis loses its data. It must contain no secrets.
+        The key's next leases have it as `lease.mark`. It survives the end of this process, but not
+        a loss of Redis data. It must contain no secrets.
 
         Raises:
             LeaseLost: nothing was written.
@@ -245,7 +245,7 @@ class WorkQueue:
         lease.check()
         known = dict(lease.written)
         lease.written.pop("marks", None)
-        if raw:  # before it is sent: if Redis loses the mark or the lease, it is written again
+        if raw:  # before sending it: if Redis loses the mark or the lease, it is written again
             lease.written["marks"] = lease.key.text, raw
         if not self.scripts.run("mark", *owner_of(lease), raw):
             lease.written = known
@@ -253,7 +253,7 @@ class WorkQueue:
         lease.mark = dict(record)
 
     def sealed_copy(self, key: Key, record: bytes) -> bytes:
-        """Return a record signed like the key's mark, to be stored outside Redis as well."""
+        """Return a record signed like the key's mark, for storing outside Redis as well."""
         return self._remembered.sealed_copy(key, record)
 
     def is_our_copy(self, key: Key, stored: bytes) -> bool:
@@ -274,13 +274,13 @@ class WorkQueue:
         Args:
             lease: a lease from `take`.
             finish_intent: True to delete the domain's intent and unsaved PV as well (M-010 step 5).
-            known: the newest resourceVersion of the key's object that the reconcile read or
-                wrote, "" for none. Events up to this version, for instance from its own writes,
-                cause no further reconcile.
+            known: the newest resourceVersion of the key's object that the reconcile read or wrote;
+                "" for none. Events up to this version, for instance from its own writes, cause no
+                further reconcile.
 
         Returns:
-            False if the lease had been lost; nothing is then reset, and the key is only added
-            again.
+            False if the lease had been lost; in that case nothing is reset, and the key is only
+            added again.
         """
         if finish_intent:
             lease.written.clear()
@@ -306,9 +306,9 @@ class WorkQueue:
             base_seconds: the delay after the first failure.
             cap_seconds: the longest back-off.
             min_delay_seconds: the shortest delay (slow set, L-063).
-            threshold: the number of earlier failures at which retrying stops, 0 for no limit
+            threshold: the number of earlier failures at which retrying stops; 0 for no limit
                 (L-016).
-            memo: text for the next lease of this key, kept until `done` or `forget`; it must
+            memo: a string for the next lease of this key, kept until `done` or `forget`; it must
                 contain no secrets.
         """
         owner, fails, delay_ms = self._leases.end(
@@ -346,7 +346,7 @@ class WorkQueue:
         return bool(self._leases.end("block", lease, lock.text)[0])
 
     def ensure(self, keys: Iterable[Key]) -> None:
-        """Add those keys that are nowhere in the queue, not even past their retry limit (M-010).
+        """Add the keys that are nowhere in the queue, not even past their retry limit (M-010).
 
         Used for records whose key has left the queue. No counter changes.
         """
@@ -355,7 +355,7 @@ class WorkQueue:
             self._wakeups.publish(self.scripts.run("ensure", *batch))
 
     def forget(self, keys: Iterable[Key]) -> None:
-        """Drop the failure count, memo, mark and delayed entry of each deleted object's key."""
+        """Drop the failure count, memo, mark and delayed entry of deleted objects' keys."""
         remaining = iter(keys)
         while batch := [key.text for key in islice(remaining, _BATCH)]:
             self.scripts.run("forget", *batch)
@@ -363,8 +363,8 @@ class WorkQueue:
     def pump(self, *, period_seconds: float = 0.2) -> float:
         """Make due keys ready; return the seconds until the next call, at most one period.
 
-        Each call moves delayed keys that are due. In each period, one of all processes does the
-        rest: it makes the keys of dead processes ready, and sends a new message for each list whose
+        Every call moves delayed keys that are due. In each period, one of all processes does the
+        rest: it makes dead processes' keys ready, and sends a new message for each list whose
         message was lost. The amount of work per call is bounded. If `period_seconds` is 0, every
         call does all of it.
         """
@@ -392,11 +392,11 @@ class WorkQueue:
         total: int = 0,
         hold_seconds: float = 0.0,
     ) -> None:
-        """Declare the limits of a lane, which admits no key without them; `heartbeat` renews them.
+        """Declare a lane's limits; without limits, it admits no key; `heartbeat` renews them.
 
         `total` limits all calls to the lane's driver together; pass it for each of the driver's
-        lanes. `hold_seconds` is for a driver that accepts only one call at a time: how long the
-        call of a dead process may still run.
+        lanes. `hold_seconds` is for a driver that accepts only one call at a time: how long a dead
+        process's call may still run.
         """
         limits = LaneLimits(concurrency, rate_per_second, burst, total, hold_seconds)
         self.declared.set(lane, limits)
@@ -411,9 +411,9 @@ class WorkQueue:
     ) -> None:
         """Stop admitting keys in a lane; running keys continue.
 
-        If `seconds` is None, the pause lasts until `resume` is called for the same kind. A pause of
-        the kind `lease` is also remembered by this process, which restores the pause in a Redis
-        that has lost its data.
+        If `seconds` is None, the pause lasts until `resume` is called for the same kind. This
+        process also remembers pauses of the kind `lease`, and restores them in a Redis that has
+        lost its data.
         """
         if kind == "lease" and seconds is not None:
             self._lease_pauses[lane] = (reason, self._clock() + seconds)
@@ -435,7 +435,7 @@ class WorkQueue:
         return bool(is_taken)
 
     def stats(self) -> dict[str, LaneStats]:
-        """Return counts and ages by lane."""
+        """Return counts and ages, by lane."""
         return read_stats(self.scripts.client, self._now_ms() if self._now_ms else None)
 
     def close(self) -> None:

@@ -1,1 +1,1 @@
-"""The Celery tasks, each of which reconciles one key; controllers' rules are not part of them."""
+"""The Celery tasks; each reconciles one key; controllers' rules are not part of them."""

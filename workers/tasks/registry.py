@@ -24,7 +24,7 @@ def register(
 ) -> None:
     """Adds csi-fleet's tasks, and removes Celery's own tasks.
 
-    Celery's own tasks send whatever their message contains, so they would be a security risk.
+    Celery's own tasks send whatever their message contains, so they are a security risk.
 
     Args:
         app: the app to which the tasks are added.

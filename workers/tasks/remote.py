@@ -2,8 +2,8 @@
 
 In Celery, the response to a command is sent to the list that the command names. So any client that
 can publish to the workers' channel could make a worker write to any key, with the permissions of
-the worker's Celery connection. Here, a worker answers only known commands, ignores their arguments,
-and writes only to lists that are for responses. The rate of responses is limited, and each list
+the worker's Celery connection. Here, a worker responds only to known commands, ignores their
+arguments, and writes only to lists for responses. The rate of responses is limited, and each list
 expires `ANSWER_SECONDS` after its first response. So nobody can fill Redis, however many commands
 are sent.
 """
@@ -63,7 +63,7 @@ class Listener(Node):
         return super().handle_message(asked, message)
 
     def dispatch(self, *args: Any, **kwargs: Any) -> Any:
-        """Answer a command unless this worker has recently answered too many."""
+        """Respond to a command unless this worker has recently responded to too many."""
         return super().dispatch(*args, **kwargs) if self._may_speak() else None
 
     def reply(

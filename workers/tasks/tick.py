@@ -1,4 +1,4 @@
-"""Beat's tick, a periodic message: a fallback for the periodic work of the other processes.
+"""Beat's tick (a periodic message): a fallback for the other processes' periodic work.
 
 Every worker runs the queue's maintenance and the schedule of polls and sweeps. A tick matters only
 if the timers of all workers are late. Ticks are level-triggered, so a duplicate, late or lost tick

@@ -52,7 +52,7 @@ def is_accessible(volume: Mapping[str, Any], node_segments: Mapping[str, str]) -
 
 
 def selector_problem(volume: Mapping[str, Any]) -> str:
-    """Return why a volume's affinity is invalid, as Go words it; "" if it is valid (P-341, P-506).
+    """Return why a volume's affinity is invalid, in Go's words; "" if it is valid (P-341, P-506).
 
     The API server accepts only one kind of invalid affinity: a comparison with a value that is not
     a 64-bit integer. The problem matters only if no term matches.
@@ -75,7 +75,7 @@ def selector_problem(volume: Mapping[str, Any]) -> str:
 def matches(
     selector_terms: Iterable[Mapping[str, Any]], labels: Mapping[str, str], name: str = ""
 ) -> bool:
-    """Return True if a node with these labels and this name matches one of the selector terms.
+    """Return True if a node with these labels and this name matches a selector term.
 
     Terms are ORed, and the requirements of one term are ANDed. An empty term matches nothing. A
     term with a requirement that the API refuses (unknown operator, wrong number of values) matches
@@ -158,7 +158,7 @@ def _numbers(label: str | None, values: Sequence[str]) -> tuple[int, int] | None
 
 
 def _integer(text: str) -> int | None:
-    """Return the text as a signed 64-bit integer; None if the text is not such a number."""
+    """Return the string as a signed 64-bit integer; None if it is not such a number."""
     if not _DECIMAL.fullmatch(text):
         return None
     number = int(text)

@@ -22,10 +22,9 @@ class ClusterTopology:
 
     Args:
         csi_nodes: maps the name of each CSINode to its drivers, and each driver's name to its
-            topology keys in their original order; a driver that is listed without keys has
-            an empty list.
+            topology keys in their original order (an empty list for a driver without keys).
         nodes: maps the name of each Node to its labels.
-        version: a value that the caller compares to find out whether this object is current.
+        version: a value to compare, to find out whether this object is current.
     """
 
     # No lock: two threads may compute a result at the same time, but both store the same value.
@@ -113,9 +112,8 @@ class ClusterTopology:
     def segments(self, driver_name: str) -> frozenset[Term]:
         """Return the distinct segments that divide the driver's storage (CAP-020, CAP-023).
 
-        A CSINode counts if it lists the driver, a Node with the same name exists, and that Node has
-        a label for every key. A driver without keys has one empty segment if any such CSINode lists
-        it.
+        A CSINode counts if it lists the driver and a Node with the same name exists and has a label
+        for every key. A driver without keys has one empty segment if any such CSINode lists it.
         """
         cached = self._segments.get(driver_name)
         if cached is None:

@@ -1,6 +1,6 @@
 """Computes the topology requirement of CreateVolume (spec section 4, P-310 to P-335).
 
-*Requisite* lists every term from which the volume may be accessible. *Preferred* lists the same
+*Requisite* lists every term that the volume may be accessible from. *Preferred* lists the same
 terms, rotated so that the best term is first. Summary (P-315):
 
 | Selected node | strict | allowedTopologies | requisite | preferred |
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyInputs:
-    """All inputs from which a claim's requirement is computed (P-301).
+    """All inputs for computing a claim's requirement (P-301).
 
     Attributes:
         driver_name: the name of the CSI driver.
-        claim_name: the claim's name without its namespace; it decides how volumes are spread.
+        claim_name: the claim's name without its namespace; it determines how volumes are spread.
         cluster: the CSINodes and Nodes at one moment.
         selected_node: the claim's selected-node annotation; empty for immediate binding.
         allowed_topologies: the class's `allowedTopologies`, already translated; empty if unset.
@@ -69,8 +69,7 @@ class TopologyInputs:
 def accessibility_requirements(inputs: TopologyInputs) -> TopologyRequirement | None:
     """Return the requirement for CreateVolume; None if the field stays unset (P-312).
 
-    This is not called for a retry, because the provisioner then sends the recorded request (P-330,
-    P-335).
+    This is not called for a retry, because a retry sends the recorded request (P-330, P-335).
 
     Raises:
         AttemptError: RESCHEDULE, with upstream's bare message, if the selected node has no
@@ -84,7 +83,7 @@ def accessibility_requirements(inputs: TopologyInputs) -> TopologyRequirement | 
 
 
 class _TopologyError(Exception):
-    """An error whose message is wrapped as in P-311."""
+    """An error; its message is wrapped as in P-311."""
 
 
 class _Attempt:

@@ -1,8 +1,8 @@
 """Segments of a driver's capacity, and the segment of a volume.
 
-A segment is a `Term` whose pairs identify one pool of storage. `ClusterTopology.segments` finds the
+A segment is a `Term` that identifies one pool of storage. `ClusterTopology.segments` finds the
 segments in central mode (CAP-020). This module provides the segment in node deployment, the
-segments of a volume's affinity, and the text form that is used in keys.
+segments of a volume's affinity, and the string form for keys.
 """
 
 from __future__ import annotations
@@ -63,15 +63,15 @@ def volume_segments(volume: Mapping[str, Any]) -> frozenset[Term] | None:
 
 
 def segment_text(segment: Term) -> str:
-    """Return a segment as text, `key=value,key2=value2`; empty for the empty segment."""
+    """Return a segment as a string, `key=value,key2=value2`; empty for the empty segment."""
     return ",".join(f"{quote(key, _SAFE)}={quote(value, _SAFE)}" for key, value in segment)
 
 
 def parse_segment(text: str) -> Term:
-    """Parse the text that `segment_text` returned.
+    """Parse a string that `segment_text` returned.
 
     Raises:
-        ValueError: the text has a different form.
+        ValueError: the string has a different form.
     """
     pairs: list[tuple[str, str]] = []
     for part in text.split(",") if text else ():

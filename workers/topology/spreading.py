@@ -14,7 +14,7 @@ _FNV_PRIME = 16777619
 
 
 def fnv1_32(text: str) -> int:
-    """Return the 32-bit FNV-1 hash (multiply, then xor) of the text's UTF-8 bytes.
+    """Return the 32-bit FNV-1 hash (multiply, then xor) of the string's UTF-8 bytes.
 
     Source: P-325 step 3; Go `hash/fnv` New32, used by external-provisioner.
     """
@@ -25,7 +25,7 @@ def fnv1_32(text: str) -> int:
 
 
 def split_name(claim_name: str) -> tuple[str, int]:
-    """Return the text to hash and the ordinal of a claim name (P-325 steps 1 and 2).
+    """Return the string to hash and the ordinal of a claim name (P-325 steps 1 and 2).
 
     `testpvcA-testset-1` -> (`testset`, 1), `testset-2` -> (`testset`, 2), `my-data` -> (`my-data`,
     0). An ordinal consists of ASCII digits and fits into 32 bits.
@@ -43,7 +43,7 @@ def split_name(claim_name: str) -> tuple[str, int]:
 def start_index(claim_name: str, count: int) -> int:
     """Return the index of the first preferred term among `count` terms (P-325 step 4).
 
-    An empty name is hashed as the empty text; csi-provisioner picks a random term (P-908).
+    An empty name is hashed as the empty string; csi-provisioner picks a random term (P-908).
     """
     text, ordinal = split_name(claim_name)
     return (fnv1_32(text) + ordinal) % _UINT32 % count

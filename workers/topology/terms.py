@@ -1,8 +1,8 @@
 """Topology terms: order, comparison, flattening and printing.
 
-A term is one place where a volume can be, described by (key, value) pairs that are ANDed. The terms
+A term is one place where a volume can be, described by ANDed (key, value) pairs. The terms
 of a list are ORed. A `Term` is always sorted by key, then by value, so equal places are equal
-tuples. Python compares text by code point, which gives the byte order of UTF-8 that P-302 requires.
+tuples. Python compares strings by code point; this is the byte order of UTF-8 that P-302 requires.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def make_term(pairs: Mapping[str, str] | Iterable[tuple[str, str]]) -> Term:
 
 
 def order(term: Term) -> tuple[int, Term]:
-    """Return the sort key of a term: shorter terms come first, then pairs decide (P-302)."""
+    """Return the sort key of a term: by length, then by pairs (P-302)."""
     return len(term), term
 
 

@@ -17,7 +17,7 @@ def attributes_class_name(claim: Json, *, is_enabled: bool) -> str:
 
 
 def read_failed(error: object) -> AttemptError:
-    """Return the NoChange error for a class that could not be read, with the API's own message."""
+    """Return the NoChange error for an unreadable class, with the API server's own message."""
     return AttemptError(str(error), State.NO_CHANGE)
 
 

@@ -41,10 +41,10 @@ def check_driver(
     source: DataSource | None = None,
     needs_modify: bool = False,
 ) -> None:
-    """Check that the driver can do what the claim needs; otherwise, raise an error (P-120, P-508).
+    """Check that the driver can do what the claim needs (P-120, P-508).
 
     Args:
-        plugin: the names of the plugin capabilities, as csi_client.capabilities spells them.
+        plugin: the names of the plugin capabilities, spelled as in csi_client.capabilities.
         controller: the names of the controller capabilities.
         source: the source of the volume's content; None for an empty volume and for a deletion.
         needs_modify: whether the claim names a VolumeAttributesClass and the gate is on.
@@ -89,7 +89,7 @@ def volume_capabilities(
 
     Args:
         claim: the claim; if it has no access modes, the result is an empty list.
-        storage_class: the class, which contains the mount options.
+        storage_class: the class; it contains the mount options.
         fs_type: the result of `parameters.fstype`; not used for block volumes.
         multi_writer: whether the driver reports SINGLE_NODE_MULTI_WRITER.
 

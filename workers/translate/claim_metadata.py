@@ -2,8 +2,8 @@
 
 An operator chooses the keys with the flags `--claim-labels-to-driver`, `--claim-labels-to-pv` and
 `--claim-annotations-to-driver`; nothing else of a claim's metadata is passed. The PV's annotation
-`csi-fleet.io/claim-labels` names the labels that csi-fleet has put there, so that a label of
-somebody else is never removed.
+`csi-fleet.io/claim-labels` names the labels that csi-fleet has put there, so that nobody else's
+label is ever removed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOST_BYTES: Final = 4096
 def driver_parameters(
     claim: Json, *, labels: Collection[str], annotations: Collection[str]
 ) -> dict[str, str]:
-    """Return the parameters of CreateVolume for the claim's labels and annotations of these keys.
+    """Return the CreateVolume parameters for the claim's labels and annotations with these keys.
 
     Raises:
         AttemptError: Finished; the parameters are longer than CSI allows.
@@ -72,12 +72,12 @@ def patch(
     """Return the merge patch of a PV's metadata that makes its labels follow the claim.
 
     The patch is empty if the labels already agree. A label is removed only if csi-fleet put it
-    there. A key that is no longer chosen is left alone, but stays recorded, in case it is chosen
-    again.
+    there. The label of a key that is no longer chosen is left alone, but remains recorded in case
+    the key is chosen again.
 
     Args:
         wanted: the claim's chosen labels.
-        labels: the PV's labels; those of other keys do not matter.
+        labels: the PV's labels; labels with other keys do not matter.
         annotation: the PV's annotation `csi-fleet.io/claim-labels`.
         keys: the chosen keys.
     """

@@ -55,7 +55,7 @@ def provisioner_of(annotations: Mapping[str, str]) -> str | None:
 
 
 def class_of(annotations: Mapping[str, str]) -> str | None:
-    """Return the class that the beta annotation names, which overrides the spec (L-023)."""
+    """Return the class that the beta annotation names; it overrides the spec (L-023)."""
     return annotations.get(ANN_STORAGE_CLASS_BETA)
 
 
@@ -102,13 +102,13 @@ def should_provision(
     known_names: Collection[str],
     is_qualified: bool = True,
 ) -> Decision:
-    """Decide whether an attempt is due; the first matching row of L-022 decides.
+    """Decide whether an attempt is due, by the first matching row of L-022.
 
     Args:
         claim: the claim as it was last read.
         storage_class: the class named by `claim_class_name(claim)`; None if it does not exist.
         known_names: the driver name and the in-tree name (`names.known_names`).
-        is_qualified: whether `qualifies` returned True and, in node mode, the node gate did too.
+        is_qualified: whether `qualifies` and, in node mode, also the node gate returned True.
     """
     if text(claim, "spec", "volumeName"):
         return Decision.ALREADY_BOUND
@@ -123,7 +123,7 @@ def should_provision(
 
 
 def is_known_class(storage_class: Json, known_names: Collection[str]) -> bool:
-    """Return True if the class is ours; if it is not, the attempt stops silently (L-040 step 5)."""
+    """Return True if the class is ours; if not, the attempt stops silently (L-040 step 5)."""
     return text(storage_class, "provisioner") in known_names
 
 
@@ -189,8 +189,8 @@ def claim_reference(claim: Json) -> dict[str, Any]:
     """Return the reference that ties the volume to the claim (P-190, L-040 step 2).
 
     Raises:
-        AttemptError: NoChange; the claim's namespace, name or UID is missing, so the volume
-            could be bound to another claim.
+        AttemptError: NoChange; the claim's namespace, name or UID is missing, so another claim
+            could get the volume.
     """
     reference = {
         "apiVersion": "v1",

@@ -1,8 +1,8 @@
 """Decides whether a claim may be cloned from another claim, and returns the source's handle.
 
 Checks the rows of P-220 in order, on objects that the caller has read. The caller calls
-`source_volume_name` first, and then `content_source`. Rows 8 to 13 share one event text, on which
-users and dashboards rely; the exact cause is in `SourceError.detail`, for the log.
+`source_volume_name` first, and then `content_source`. Rows 8 to 13 share one event message, because
+users and dashboards rely on it; the exact cause is in `SourceError.detail`, for the log.
 Source: external-provisioner, pkg/controller/controller.go getPVCSource.
 """
 
@@ -32,8 +32,8 @@ _MODE_MISMATCH: Final = (
 def read_failed(source: DataSource, error: object) -> SourceError:
     """Return the error for a source claim that could not be read (row 1).
 
-    The text names the namespace that was searched; csi-provisioner names the namespace of the new
-    claim (D-034).
+    The message names the namespace that was searched; csi-provisioner names the namespace of the
+    new claim (D-034).
     """
     return SourceError(
         source,
@@ -43,12 +43,12 @@ def read_failed(source: DataSource, error: object) -> SourceError:
 
 
 def not_found(source: DataSource) -> SourceError:
-    """Return the error for a missing source claim, with the text of client-go's lister (row 1)."""
+    """Return the error for a missing source claim, with client-go's message (row 1)."""
     return read_failed(source, f'persistentvolumeclaim "{source.name}" not found')
 
 
 def source_volume_name(source: DataSource, source_claim: Json, claim: Json) -> str:
-    """Return the name of the source's volume, which the caller reads next (rows 2 to 7).
+    """Return the name of the source's volume, for the caller to read next (rows 2 to 7).
 
     Raises:
         SourceError: NoChange; one of these checks fails. The first one that fails is reported.
@@ -87,7 +87,7 @@ def volume_read_failed(source: DataSource, error: object) -> SourceError:
 
 
 def _volume_problem(source_claim: Json, volume: Json, driver_name: str) -> str:
-    """Return what violates rows 9 to 13, or "" if nothing does."""
+    """Return the violation of rows 9 to 13, or "" if there is none."""
     name = text(volume, "metadata", "name")
     if optional_mapping(volume, "spec", "csi") is None:
         return f"volume {name} has no CSI source"
@@ -106,7 +106,7 @@ def _volume_problem(source_claim: Json, volume: Json, driver_name: str) -> str:
 
 
 def _mode_problem(volume: Json, claim: Json) -> str:
-    """Return what violates rows 14 and 15, or "" if nothing does."""
+    """Return the violation of rows 14 and 15, or "" if there is none."""
     source_mode = optional_text(volume, "spec", "volumeMode")
     if claims.is_block(claim):
         if source_mode != claims.BLOCK:

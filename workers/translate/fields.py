@@ -1,6 +1,6 @@
 """Reads fields of decoded Kubernetes objects without trusting their types.
 
-Objects are JSON as the API server sent it. Null counts as absent, as in Go. For a field of the
+Objects are JSON as the API server sent it. Null counts as absent, as in Go. If a field has the
 wrong type, the functions raise an error that names the field and ends the attempt, never a
 TypeError or KeyError. Nothing here changes an object.
 """
@@ -32,7 +32,7 @@ class FieldError(AttemptError):
 
 
 def describe(obj: object) -> str:
-    """Return an object's name for a message, as far as known: `PersistentVolumeClaim shop/data`."""
+    """Return what is known of an object's name, for messages: `PersistentVolumeClaim shop/data`."""
     if not isinstance(obj, Mapping):
         return "object"
     metadata = obj.get("metadata")

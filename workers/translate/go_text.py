@@ -1,4 +1,4 @@
-"""Prints and parses values as Go does, so that messages have the form that users know."""
+"""Prints and parses values as Go does, so that messages look familiar to users."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def parse_bool(text: str) -> bool:
     """Read a boolean as Go's strconv.ParseBool does (P-214).
 
     Raises:
-        ValueError: the text is not a boolean; the message is Go's, `strconv.ParseBool: parsing
+        ValueError: the string is not a boolean; the message is Go's, `strconv.ParseBool: parsing
             "x": invalid syntax`.
     """
     if text in _TRUE:

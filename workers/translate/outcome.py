@@ -6,7 +6,7 @@ from typing import Final
 
 from workers.errors import State
 
-# gRPC status numbers, repeated here so that this module does not need csi_client.
+# gRPC status codes, repeated here so that this module does not need csi_client.
 _RESOURCE_EXHAUSTED: Final = 8
 _MAY_BE_RUNNING: Final = frozenset({1, 4, 10, 14})
 """CANCELLED, DEADLINE_EXCEEDED, ABORTED, UNAVAILABLE: the driver may still be working."""
@@ -16,7 +16,7 @@ def create_volume_state(code: int | None, *, may_reschedule: bool) -> State:
     """Classify a CreateVolume error.
 
     Args:
-        code: the gRPC status number; None if the error has no status.
+        code: the gRPC status code; None if the error has no status.
         may_reschedule: whether topology is on and a node is selected (P-412).
 
     Returns:

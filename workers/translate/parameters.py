@@ -104,7 +104,7 @@ def extra_metadata(claim: Json, volume_name: str) -> dict[str, str]:
 
 
 def deprecations(parameters: Mapping[str, str]) -> list[str]:
-    """Return a log line for each deprecated key that is used; no event is written (P-131)."""
+    """Return a log line for each deprecated key in use; no event is written (P-131)."""
     return [
         f'"{old}" is deprecated and will be removed in a future release, please use "{new}" instead'
         for old, new in DEPRECATED.items()

@@ -74,7 +74,7 @@ def parse(text: object) -> int:
         text: the quantity as the API server sent it; a JSON number is accepted too.
 
     Raises:
-        QuantityError: the text is not a quantity, or is outside the signed 64-bit range.
+        QuantityError: the string is not a quantity, or is outside the signed 64-bit range.
     """
     if isinstance(text, int) and not isinstance(text, bool):
         text = str(text) if abs(text) <= MAX_BYTES else "9" * 20

@@ -3,7 +3,7 @@
 A reference is (kind, namespace, name). Two finalizers protect a snapshot: the provisioner's
 finalizer during a restore, and the snapshot controller's, which is kept while a pending claim names
 the snapshot or the provisioner's finalizer is set (SNC-058 row 2). So neither program deletes a
-snapshot that the other still reads, even if one of them is a Go sidecar.
+snapshot that the other is still reading, even if one of them is a Go sidecar.
 """
 
 from __future__ import annotations
@@ -63,5 +63,5 @@ UNBOUND: Final = frozenset({"", "Pending"})
 
 
 def is_being_restored(snapshot: Json) -> bool:
-    """Return True while a provisioner restores from the snapshot, even after the claim is gone."""
+    """Return True while a provisioner is restoring from the snapshot, even if the claim is gone."""
     return has_finalizer(snapshot, FINALIZER_SNAPSHOT_SOURCE)

@@ -40,8 +40,8 @@ def build_request(
         mutable_parameters: the parameters of the VolumeAttributesClass.
 
     Raises:
-        AttemptError: NoChange; a text cannot be encoded. The text is not shown, because it may
-            be a secret.
+        AttemptError: NoChange; a string cannot be encoded. It is not shown, because it may be a
+            secret.
     """
     problem = ""
     request = csi.CreateVolumeRequest()

@@ -1,10 +1,10 @@
 """Collects the Secrets that workers must read, from classes and volumes, for `secret-roles`.
 
-Classes name Secrets by templates. RBAC cannot express a template, so the access is wider. If a
+Classes name Secrets with templates. RBAC cannot express a template, so access has to be wider. If a
 Secret's name depends on the claim, all Secrets of the namespace are included. If its namespace
-depends on the claim, the namespaces that have such claims now are included. Volumes and snapshot
-contents keep the names that their class had when they were created. Secrets that only the kubelet
-reads (node stage, publish, expand) are left out.
+depends on the claim, the namespaces that currently have such claims are included. Volumes and
+snapshot contents keep the names that their class gave when they were created. Secrets that only the
+kubelet reads (node stage, publish, expand) are left out.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _ANNOTATIONS: Final = (
     (ANN_GROUP_SECRET_NAME, ANN_GROUP_SECRET_NAMESPACE),
 )
 _REFERENCES: Final = ("controllerPublishSecretRef", "controllerExpandSecretRef")
-# The template variables that stand for the namespace of the claim or of the snapshot.
+# The template variables for the namespace of the claim or snapshot.
 _NAMESPACES: Final = ("pvc.namespace", "volumesnapshot.namespace", "volumegroupsnapshot.namespace")
 
 
@@ -76,9 +76,9 @@ class Places:
         """Add the Secrets that a class names.
 
         Args:
-            what: a text that names the class, for `open`.
+            what: a string that names the class, for `open`.
             parameters: the parameters of the class.
-            namespaces: the namespaces that have claims (or snapshots) of the class now.
+            namespaces: the namespaces that currently have claims (or snapshots) of the class.
         """
         for name, namespace in dict.fromkeys(_templates(parameters)):
             fixed_name, place = _fixed(name), _fixed(namespace)
@@ -118,7 +118,7 @@ def _templates(parameters: Json) -> Iterator[tuple[str, str]]:
 
 
 def _fixed(template: str) -> str | None:
-    """Return the text of a template that has no variables; None if it has variables."""
+    """Return a template that has no variables as it is; None if it has variables."""
     try:
         return expand(template, {})
     except AttemptError:

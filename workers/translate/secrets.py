@@ -2,8 +2,7 @@
 
 References are resolved from templates in the class parameters (P-132 to P-136). Namespace templates
 deliberately have fewer variables than name templates: users control claim names and annotations,
-and must not be able to choose the namespace of a secret. Values of secrets never appear in a
-message.
+and must not be able to choose the namespace of a secret. Secret values never appear in a message.
 Source: external-provisioner, pkg/controller/controller.go getSecretReference; Go, os.Expand.
 """
 
@@ -31,9 +30,9 @@ _DNS_SUBDOMAIN: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 _MAX_LABEL: Final = 63
 _MAX_SUBDOMAIN: Final = 253
 
-# As in Go's os.Expand: `${name}`; `${` or `${}`, which is dropped; a one-character name; a plain
-# name. After the last `}`, no `${` can be closed; a separate pattern for that part keeps the time
-# for hostile templates linear.
+# As in Go's os.Expand: `${name}`; `${` or `${}` (dropped); a one-character name; a plain name.
+# After the last `}`, no `${` can be closed; a separate pattern for that part keeps the time linear
+# even for hostile templates.
 _UNBRACED: Final = r"(?P<swallowed>\{\}?)|(?P<special>[*#$@!?\-0-9])|(?P<plain>[A-Za-z0-9_]+)"
 _VARIABLE: Final = re.compile(rf"\$(?:\{{(?P<braced>[^}}]+)\}}|{_UNBRACED})")
 _VARIABLE_IN_TAIL: Final = re.compile(rf"\$(?:(?P<braced>(?!))|{_UNBRACED})")
@@ -42,8 +41,8 @@ _VARIABLE_IN_TAIL: Final = re.compile(rf"\$(?:(?P<braced>(?!))|{_UNBRACED})")
 class SecretKind(Enum):
     """What a secret is used for.
 
-    Each value consists of the name that messages show, the base name of the parameter keys, and the
-    base name of the deprecated keys.
+    Each value consists of the name to show in messages, the base name of the parameter keys, and
+    the base name of the deprecated keys.
     """
 
     PROVISIONER = ("Provisioner", "provisioner-secret", "csiProvisionerSecret")
@@ -267,7 +266,7 @@ def read_failed(ref: SecretRef, error: object) -> AttemptError:
 
 
 def decode(secret: Json, ref: SecretRef) -> dict[str, str]:
-    """Return the data of a secret as text, for the `secrets` field of a request (P-137).
+    """Return a secret's data as strings, for the `secrets` field of a request (P-137).
 
     Raises:
         AttemptError: NoChange; a value is not base64 or not UTF-8 (D-033: gRPC's error would name

@@ -1,7 +1,7 @@
 """Reads fields of VolumeSnapshots, their contents and their classes.
 
 Objects are JSON as the API server sent it; nothing here changes an object. Both snapshot
-controllers use this module, so that each rule of the protocol between them (SNA-005, SNA-006) is
+controllers use this module, so that every rule of the protocol between them (SNA-005, SNA-006) is
 written only once.
 Source: external-snapshotter v8.6, pkg/utils/util.go.
 """
@@ -35,6 +35,9 @@ from workers.translate.fields import (
 )
 
 POLICY_DELETE: Final = "Delete"
+CAPABILITY_TOPOLOGY: Final = "SNAPSHOT_ACCESSIBILITY_CONSTRAINTS"
+NODE_AFFINITY_DROPPED: Final = "the API server dropped the field nodeAffinity of the content"
+"""The note in a content's history if its CRD does not have the field (SNS-125)."""
 
 _DELETION_FINALIZERS: Final = (
     FINALIZER_SNAPSHOT_AS_SOURCE,
@@ -67,7 +70,7 @@ def namespace_of(obj: Json) -> str:
 
 
 def source_claim(snapshot: Json) -> str | None:
-    """Return the claim from which a dynamic snapshot is taken; None for a pre-provisioned one."""
+    """Return the claim that a dynamic snapshot is taken from; None for a pre-provisioned one."""
     return optional_text(snapshot, "spec", "source", "persistentVolumeClaimName")
 
 
@@ -82,8 +85,13 @@ def class_name(obj: Json) -> str | None:
 
 
 def node_of(content: Json) -> str | None:
-    """Return the only node whose sidecar may handle this content, or None if any may (SNS-001)."""
+    """Return the only node whose sidecar may handle this content; None if any may (SNS-001)."""
     return text_map(content, "metadata", "labels").get(LABEL_SNAPSHOT_NODE)
+
+
+def node_affinity(content: Json) -> list[Json]:
+    """Return the topology of a snapshot content; [] if it has none."""
+    return object_list(content, "spec", "nodeAffinity")
 
 
 def bound_content(snapshot: Json) -> str:
@@ -136,7 +144,7 @@ def holding_group(snapshot: Json) -> str:
 
 
 def is_member_of(snapshot: Json, group: Json) -> bool:
-    """Return True if a snapshot that names the group belongs to it, not to an older namesake.
+    """Return True if a snapshot that names the group belongs to it, not to an older group.
 
     A member that no group owns yet (SNC-055) is identified by the group's name alone.
     """
@@ -164,7 +172,7 @@ def error_message(obj: Json) -> str:
 
 
 def volume_handle(content: Json) -> str | None:
-    """Return the handle of the volume from which a content is taken; None if there is none."""
+    """Return the handle of the volume that a content is taken from; None if there is none."""
     return optional_text(content, "spec", "source", "volumeHandle")
 
 

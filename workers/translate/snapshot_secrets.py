@@ -77,7 +77,7 @@ def resolve(
     """Return the secret for one use; None if the class names none (SNA-020, SNA-023).
 
     Args:
-        use: what the secret is used for; this decides which variables a template can have.
+        use: what the secret is used for; this determines which variables a template can have.
         parameters: the parameters of the class, unstripped.
         content_name: the name of the content or group content.
         name: the name of the snapshot or group snapshot; None if templates must not use it.

@@ -1,7 +1,8 @@
 """Computes the new status of a snapshot or its content.
 
-A result of `None` means that nothing changes, so no write is needed. Inputs are never changed. The
-times in a content are nanoseconds since 1970; the times in a snapshot are RFC 3339, in seconds.
+A result of `None` means that nothing changes, so no write is needed. Inputs are never changed.
+Times in a snapshot content are in nanoseconds since 1970; times in a snapshot are in RFC 3339 form,
+in seconds.
 Source: external-snapshotter v8.6, updateSnapshotContentStatus (sidecar), updateSnapshotStatus and
 needsUpdateSnapshotStatus (controller).
 """
@@ -98,7 +99,7 @@ def _is_zero(size: object) -> bool:
 def snapshot_status(
     snapshot: Json, content: Json, *, bound_field: str, group_name: str = ""
 ) -> Status | None:
-    """Return the snapshot's new status, which follows its content's status (SNC-070).
+    """Return the snapshot's new status, derived from its content's status (SNC-070).
 
     Errors are compared by value; the Go controller compares pointers and always writes (SND-016).
 
@@ -106,7 +107,7 @@ def snapshot_status(
         snapshot: the snapshot or group snapshot, read live.
         content: the content of the snapshot.
         bound_field: the status member that names the content.
-        group_name: the name of the group snapshot that owns the content's group handle, if any.
+        group_name: the name of the group snapshot that has the content's group handle, if any.
     """
     old = optional_mapping(snapshot, "status")
     new: Status = dict(old or {})

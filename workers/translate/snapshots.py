@@ -20,6 +20,7 @@ from workers.translate.fields import (
     value_at,
 )
 from workers.translate.go_text import parse_bool
+from workers.translate.snapshot_objects import node_affinity
 from workers.translate.sources import ContentSource, DataSource, SourceError
 
 
@@ -29,7 +30,7 @@ def read_failed(source: DataSource, error: object) -> SourceError:
 
 
 def content_name(source: DataSource, snapshot: Json) -> str:
-    """Return the name of the bound content, which the caller reads next (rows 2 and 3).
+    """Return the name of the bound content, for the caller to read next (rows 2 and 3).
 
     A snapshot that is being deleted can still be used if it has our finalizer: an earlier attempt
     has begun, and finishing it avoids a leaked volume (P-211).
@@ -48,7 +49,7 @@ def content_name(source: DataSource, snapshot: Json) -> str:
 
 
 def content_read_failed(source: DataSource, content: str, error: object) -> SourceError:
-    """Return the error for a content that could not be read (row 4); only the log has the cause."""
+    """Return the error for an unreadable content (row 4); only the log has the cause."""
     return SourceError(
         source,
         f"error getting snapshotcontent {content} for snapshot {source.name}",
@@ -136,7 +137,7 @@ def content_source(
         source: the normalised source.
         snapshot: the VolumeSnapshot.
         content: the VolumeSnapshotContent named by `content_name`.
-        claim: the claim into which the snapshot is restored.
+        claim: the claim that the snapshot is being restored to.
         class_name: the claim's class, for a message.
         driver_name: the name of the running driver. csi-provisioner compares the content's
             driver with the class's provisioner. For a migrated class, that is the in-tree name,
@@ -162,7 +163,7 @@ def content_source(
     warning = _check_size(source, snapshot, claim)
     if prevent_mode_conversion:
         _check_mode(source, content, claim)
-    return ContentSource(snapshot_id=handle, warning=warning)
+    return ContentSource(handle, warning=warning, node_affinity=tuple(node_affinity(content)))
 
 
 def needs_finalizer(snapshot: Json) -> bool:

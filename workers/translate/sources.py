@@ -1,6 +1,6 @@
 """Finds the source of a claim's volume, and checks that the claim may use it.
 
-Normalises `dataSource` and `dataSourceRef` to one DataSource and checks its grant, name, kind and
+Normalises `dataSource` and `dataSourceRef` to one DataSource, and checks its grant, name, kind and
 group (P-201 to P-209). `snapshots` and `clones` check the source objects. The caller reads all
 objects: one function names the object to read, and the next function checks it.
 Source: external-provisioner, pkg/controller/controller.go ProvisionExt, IsGranted.
@@ -16,7 +16,7 @@ from workers.errors import AttemptError, IgnoredError, State
 from workers.translate.fields import Json, object_list, optional_mapping, text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 SNAPSHOT_KIND: Final = "VolumeSnapshot"
 CLAIM_KIND: Final = "PersistentVolumeClaim"
@@ -50,7 +50,7 @@ class DataSource:
 
     @property
     def crosses_namespaces(self) -> bool:
-        """Whether the source is in another namespace, which needs a ReferenceGrant (P-204)."""
+        """Whether the source is in another namespace and needs a ReferenceGrant (P-204)."""
         return self.namespace != self.claim_namespace
 
 
@@ -58,12 +58,16 @@ class DataSource:
 class ContentSource:
     """The source that the driver copies from; exactly one id is set.
 
-    `warning` is a line for the log; "" if there is none.
+    Attributes:
+        snapshot_id, volume_id: the driver's id.
+        warning: a line for the log; "" if there is none.
+        node_affinity: the topology of a snapshot, as its content has it; empty for any.
     """
 
     snapshot_id: str = ""
     volume_id: str = ""
     warning: str = ""
+    node_affinity: Sequence[Json] = ()
 
 
 class PopulatorSourceError(IgnoredError):
@@ -76,7 +80,7 @@ class PopulatorSourceError(IgnoredError):
 
 
 class SourceError(AttemptError):
-    """The source cannot be used now (NoChange). `detail` contains the cause, for the log only."""
+    """The source cannot be used now (NoChange). `detail` is the cause, only for the log."""
 
     def __init__(self, source: DataSource, message: str, *, detail: str = "") -> None:
         super().__init__(
@@ -157,7 +161,7 @@ def check_grants(source: DataSource, grants: Iterable[Json]) -> None:
     (P-206).
 
     Args:
-        source: the source; in the claim's own namespace it needs no grant.
+        source: the source; it needs no grant if it is in the claim's own namespace.
         grants: the ReferenceGrants of the source's namespace.
 
     Raises:

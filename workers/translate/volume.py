@@ -58,7 +58,7 @@ class Rejection:
 
 
 def _content_problem(requested: csi.VolumeContentSource, answered: csi.VolumeContentSource) -> str:
-    """Return how the source in the response differs from the requested one; "" if equal (D-020)."""
+    """Return how the response's source differs from the requested one; "" if equal (D-020)."""
     kind = requested.WhichOneof("type")
     answered_kind = answered.WhichOneof("type")
     if answered_kind is None:
@@ -77,7 +77,7 @@ def check_response(
 ) -> Rejection | None:
     """Compare a CreateVolume response with its request; return None if they agree (P-150, P-152).
 
-    A volume whose content source differs from the requested source is rejected too; csi-provisioner
+    A volume is also rejected if its content source is not the requested one; csi-provisioner
     only checks that the response has a content source (D-020). As in csi-provisioner, a source
     without an id is accepted.
     """
@@ -202,7 +202,7 @@ def build_volume(
     """Build the PV of one attempt, field by field as in P-170 and P-906.
 
     Args:
-        name: the result of `names.volume_name`, which is the name in the request.
+        name: the result of `names.volume_name`; the name in the request.
         driver_name: the name of the running driver.
         identity: `<ms>-<n>-<driver>` of this process (P-010); the driver's volume context takes
             precedence over it (P-171).
@@ -249,7 +249,7 @@ def complete_volume(volume: Json, *, claim: Json, storage_class: Json) -> dict[s
 
     Args:
         volume: the result of `build_volume`, translated back if the class is migrated.
-        claim: the claim of the volume, which may already have been deleted (P-401).
+        claim: the volume's claim; it may already have been deleted (P-401).
         storage_class: the class before translation; its provisioner is stored in `provisioned-by`.
 
     Raises:

@@ -35,7 +35,7 @@ class FinalizerAction(Enum):
 
 
 class VolumeFacts(msgspec.Struct, frozen=True, gc=False):
-    """The facts about a PV on which the decisions depend.
+    """The facts about a PV that the decisions depend on.
 
     Attributes:
         provisioned_by: the value of the annotation of that name; None if it is absent.
@@ -68,7 +68,7 @@ def facts_of(volume: Json) -> VolumeFacts:
 
 
 def owner_names(facts: VolumeFacts) -> tuple[str, ...]:
-    """Return the names of drivers that may own the volume; the first known name decides (L-071).
+    """Return the names of drivers that may own the volume; the first known one does (L-071).
 
     A provisioned volume belongs to its provisioner, or to the driver that it was migrated to. A
     static CSI volume always belongs to its CSI driver, and a static in-tree volume to the driver
@@ -84,12 +84,12 @@ def owner_names(facts: VolumeFacts) -> tuple[str, ...]:
 
 
 def finalizer_action(facts: VolumeFacts, *, add_finalizer: bool = True) -> FinalizerAction:
-    """Decide what to do with our finalizer on a volume of ours (L-072, P-520).
+    """Decide what to do with our finalizer on one of our volumes (L-072, P-520).
 
     Args:
         facts: the facts about the PV.
-        add_finalizer: the option AddFinalizer, which is always on for CSI drivers; if it is
-            off, the finalizer is removed.
+        add_finalizer: the option AddFinalizer (always on for CSI drivers); if it is off, the
+            finalizer is removed.
     """
     if not add_finalizer or facts.policy in {"Retain", "Recycle"}:
         return FinalizerAction.REMOVE if facts.has_finalizer else FinalizerAction.KEEP
@@ -104,8 +104,8 @@ def should_delete(facts: VolumeFacts, *, add_finalizer: bool = True) -> bool:
     storage backend first (KEP-2644); csi-provisioner leaves such a PV Terminating forever.
 
     Args:
-        facts: the facts about the PV, after `finalizer_action` was carried out.
-        add_finalizer: the option AddFinalizer, which is always on for CSI drivers.
+        facts: the facts about the PV, after carrying out `finalizer_action`.
+        add_finalizer: the option AddFinalizer (always on for CSI drivers).
     """
     if facts.policy != _DELETE:
         return False

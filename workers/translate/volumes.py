@@ -1,7 +1,6 @@
 """Decides whether and how to delete a PersistentVolume, and finds its owner and secret.
 
-All objects are passed in. The decisions about owner, finalizer and deletion are those of
-volume_facts.
+All objects are passed in. volume_facts decides about owner, finalizer and deletion.
 Source: external-provisioner, pkg/controller/controller.go Delete.
 """
 
@@ -60,7 +59,7 @@ def is_ours(volume: Json, known_names: Collection[str]) -> bool:
 
 
 def finalizer_action(volume: Json, *, add_finalizer: bool = True) -> FinalizerAction:
-    """Decide what to do with our finalizer on a volume of ours (L-072, P-520)."""
+    """Decide what to do with our finalizer on one of our volumes (L-072, P-520)."""
     return volume_facts.finalizer_action(facts_of(volume), add_finalizer=add_finalizer)
 
 
@@ -69,11 +68,11 @@ def should_delete(
 ) -> bool:
     """Return True if the volume has to be deleted from the storage backend.
 
-    The first matching row of L-073 decides.
+    This depends on the first matching row of L-073.
 
     Args:
-        volume: the PV, after `finalizer_action` was carried out.
-        add_finalizer: the option AddFinalizer, which is always on for CSI drivers.
+        volume: the PV, after carrying out `finalizer_action`.
+        add_finalizer: the option AddFinalizer (always on for CSI drivers).
         is_guard_willing: the result of a custom provisioner's DeletionGuard.
     """
     if not is_guard_willing:
@@ -114,7 +113,7 @@ def not_accessible(problem: str) -> IgnoredError | AttemptError:
 
 
 def still_attached(volume_name: str, node_name: str) -> AttemptError:
-    """Return the error for a volume that a VolumeAttachment names (P-510)."""
+    """Return the error for a volume that is named by a VolumeAttachment (P-510)."""
     return AttemptError(
         f"persistentvolume {volume_name} is still attached to node {node_name}", State.NO_CHANGE
     )

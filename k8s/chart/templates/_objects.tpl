@@ -34,6 +34,7 @@
 {{- fail "the admission policy needs Kubernetes 1.30: set admissionPolicy.enabled=false" -}}
 {{- end -}}
 {{- if .Values.admissionPolicy.enabled }}{{ $folders = append $folders "components/admission-policy" }}{{ end -}}
+{{- if .Values.snapshotMetadata.enabled }}{{ $folders = append $folders "components/snapshot-metadata" }}{{ end -}}
 {{- if .Values.flower.fleetPage }}{{ $folders = append $folders "components/fleet-page" }}{{ end -}}
 {{- if eq .Values.redis.mode "sentinel" }}{{ $folders = append $folders "components/redis-sentinel" }}{{ end -}}
 {{- toJson $folders -}}
@@ -90,7 +91,7 @@ rediss://redis:6379/0?ssl_ca_certs=/run/csi-fleet-redis/ca/ca.crt
 {{- define "csi-fleet.workload" -}}
 {{- $item := .item -}}{{- $root := .root -}}{{- $values := .root.Values -}}
 {{- $name := $item.metadata.name -}}
-{{- $own := index $values $name | default dict -}}
+{{- $own := index $values (ternary "snapshotMetadata" $name (eq $name "snapshot-metadata")) | default dict -}}
 {{- $pod := $item.spec.template.spec -}}
 {{- range $container := concat ($pod.initContainers | default list) $pod.containers -}}
 {{- if eq $container.image "csi-fleet" -}}
@@ -129,6 +130,8 @@ rediss://redis:6379/0?ssl_ca_certs=/run/csi-fleet-redis/ca/ca.crt
 {{- $args = append $args (printf "--claim-labels-to-pv=%s" (join "," $values.claimLabels)) -}}
 {{- end -}}
 {{- $_ := set $main "args" (concat $args ($own.args | default list)) -}}
+{{- else if eq $name "snapshot-metadata" -}}
+{{- $_ := set $main "args" (concat $main.args ($own.args | default list)) -}}
 {{- end -}}
 {{- if $own.resources }}{{ $_ := set $main "resources" $own.resources }}{{ end -}}
 {{- if hasKey $own "replicas" }}{{ $_ := set $item.spec "replicas" $own.replicas }}{{ end -}}
@@ -161,7 +164,7 @@ rediss://redis:6379/0?ssl_ca_certs=/run/csi-fleet-redis/ca/ca.crt
 
 {{- define "csi-fleet.network-policy" -}}
 {{- $item := .item -}}{{- $values := .root.Values -}}
-{{- if eq $item.metadata.name "worker-drivers" -}}
+{{- if has $item.metadata.name (list "worker-drivers" "snapshot-metadata-drivers") -}}
 {{- $_ := set (first (first $item.spec.egress).ports) "port" (int $values.driversPort) -}}
 {{- else if and (eq $item.metadata.name "redis-clients") (eq $values.redis.mode "external") -}}
 {{- $port := dict "protocol" "TCP" "port" (int $values.redis.port) -}}

@@ -78,10 +78,27 @@ def test_the_nodes_of_a_driver_are_one_line(capsys):
 
 
 def test_wide_has_a_line_for_each_kind(capsys):
-    two = {"work": {"claims": QUIET, "volumes": {**QUIET, "limit": None}}, "state": "ok"}
+    nobodys = {**QUIET, "limit": None}
+    work = {"claims": QUIET, "volumes": {**nobodys, "ready": 1}, "changes": nobodys}
+    two = {"work": work, "state": "ok", "failing": 0}
     lines = shown(capsys, report({"d": two}), is_wide=True)
     rows = [line.split() for line in lines if line.startswith("d ")]
     assert [(row[2], row[6]) for row in rows] == [("claims", "4"), ("volumes", "-")]
+
+
+def test_wide_has_the_order_and_the_states_of_the_short_table(capsys):
+    drivers = {"a": driver(), "b": driver("paused: upgrade"), "c": driver(failing=1)}
+    found = report(drivers | {"d": driver("disconnected: socket lost")})
+    for is_wide in (False, True):
+        rows = [line.split()[:2] for line in shown(capsys, found, is_wide=is_wide)]
+        states = [["d", "disconnected"], ["c", "failing"], ["b", "paused"], ["a", "ok"]]
+        assert [row for row in rows if row and row[0] in drivers | {"d": 0}] == states
+
+
+def test_it_names_the_command_for_the_causes_if_there_is_work(capsys):
+    command = "what waits, and why: csi-fleet pending"
+    assert command in shown(capsys, report({"a": driver(failing=1)}))
+    assert command not in shown(capsys, report({"a": driver()}))
 
 
 @pytest.mark.parametrize("columns", [80, 60])

@@ -1,4 +1,5 @@
-"""make demo reports mistakes before it starts anything, and restarts parts that are killed."""
+"""make demo reports mistakes before it starts anything, restarts parts that are killed, and
+continues a demo that was killed."""
 
 from __future__ import annotations
 
@@ -10,12 +11,14 @@ from types import SimpleNamespace
 import pytest
 
 from examples.demo import __main__ as demo
+from examples.demo import place
+from examples.demo import stack as stack_module
 from examples.demo.stack import PartEndedError, Stack
 from tests.support.waiting import wait_until
 
 
 def test_a_kubeconfig_that_is_not_there_starts_nothing(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(demo.tempfile, "mkdtemp", lambda **_: pytest.fail("a folder"))
+    monkeypatch.setattr(demo.place, "take", lambda _: pytest.fail("a folder"))
     monkeypatch.setattr(sys, "argv", ["demo", "--kubeconfig", str(tmp_path / "none")])
     with pytest.raises(SystemExit) as caught:
         demo.main()
@@ -55,6 +58,52 @@ def test_what_is_killed_is_started_again(stack):
     pid = int((stack.directory / "pids" / "worker-1").read_text())
     assert stack.kill_process(pid) == "worker-1"
     wait_until(lambda: stack.revive() == ["worker-1"], 10, "so is one that the demo killed")
+
+
+def test_kills_in_a_row_are_no_reason_to_give_up(stack):
+    stack._start("worker-1", ["sleep", "100"])
+    for _ in range(stack_module.MOST_ENDS + 1):
+        stack._parts["worker-1"].process.kill()
+        assert stack.revive() == ["worker-1"]
+
+
+def test_a_process_that_has_ended_is_no_part(stack):
+    stack._start("worker-1", ["true"])
+    process = stack._parts["worker-1"].process
+    wait_until(lambda: not process.is_running(), 10, "it has ended")
+    assert stack.kill_process(process.pid) == ""
+
+
+@pytest.fixture
+def take(tmp_path, monkeypatch):
+    """Takes places in a folder of the test, and gives them back at the end."""
+    monkeypatch.setattr(place.tempfile, "tempdir", str(tmp_path))
+    taken = []
+
+    def take(kubeconfig=None):
+        taken.append(place.take(kubeconfig))
+        return taken[-1]
+
+    yield take
+    for one in taken:
+        one.release()
+
+
+def test_a_demo_that_was_killed_is_continued_on_its_cluster(take):
+    first, other = take(), take()
+    assert not first.is_continued
+    assert other.directory != first.directory
+    first._lock.close()  # as the end of its process does
+    assert not take(Path("/other/cluster")).is_continued
+    again = take()
+    assert (again.directory, again.tag) == (first.directory, first.tag)
+    assert again.is_continued
+
+
+def test_a_demo_that_has_stopped_is_not_continued(take):
+    first = take()
+    first.release()
+    assert take().directory != first.directory
 
 
 def test_a_part_that_ends_by_itself_again_and_again_ends_the_demo(stack):

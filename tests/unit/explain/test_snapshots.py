@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from tests.support.snapshot_world import (
@@ -20,6 +22,7 @@ from workers.explain.facts import Cause
 from workers.explain.generic import Explained
 from workers.explain.snapshots import content_cause, snapshot_cause
 from workers.kube import paths
+from workers.translate.snapshot_objects import NODE_AFFINITY_DROPPED
 
 GOING = {"deletionTimestamp": "t"}
 
@@ -224,3 +227,26 @@ def test_what_the_driver_refuses_is_retried_for_the_content():
     assert (found.code, found.advice, found.names["driver"]) == ("failed", "Add space.", DRIVER)
     assert found.names["retry"] == f"content {CONTENT}"
     assert (found.templates or ())[-1] == f"csi-fleet explain content {CONTENT}"
+
+
+@pytest.mark.parametrize(
+    ("capability", "note", "affinity", "code"),
+    [
+        ("SNAPSHOT_ACCESSIBILITY_CONSTRAINTS", NODE_AFFINITY_DROPPED, None, "topology-dropped"),
+        ("SNAPSHOT_ACCESSIBILITY_CONSTRAINTS", NODE_AFFINITY_DROPPED, [{}], "ready"),
+        ("SNAPSHOT_ACCESSIBILITY_CONSTRAINTS", "full", None, "ready"),
+        ("LIST_SNAPSHOTS", NODE_AFFINITY_DROPPED, None, "ready"),
+    ],
+    ids=["dropped", "stored since", "another note", "no capability"],
+)
+def test_sns125_a_dropped_topology_is_told(monkeypatch, capability, note, affinity, code):
+    """SNS-125: A ready content whose CRD lacks the field is no surprise at the restore."""
+    monkeypatch.setattr(generic, "explain", lambda *_, **__: Explained(NOTHING))
+    history = SimpleNamespace(trail=[SimpleNamespace(event="error", detail=note)])
+    monkeypatch.setattr(generic, "known_states", lambda *_: [history])
+    world = SnapshotWorld()
+    spec = {"nodeAffinity": affinity}
+    world.add_content(status={"readyToUse": True, "snapshotHandle": "h"}, spec=spec)
+    tools = world.tools(DRIVER)
+    tools.registry.alive()[DRIVER]["plugin_capabilities"] = [capability]
+    assert explain_content(tools, "content", "", CONTENT).cause.code == code

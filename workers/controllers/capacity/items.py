@@ -51,10 +51,10 @@ class Obsolete:
 
 
 def parse_text(text: str) -> Item | Obsolete:
-    """Return the Item or Obsolete that has this `text`.
+    """Return the Item or Obsolete with this `text`.
 
     Raises:
-        ValueError: the text has a different form.
+        ValueError: the string has a different form.
     """
     if text.startswith(_DELETE):
         return Obsolete(text.removeprefix(_DELETE))

@@ -1,8 +1,8 @@
 """Selects claims that may need a warning: unbound, and with a source kind foreign to Kubernetes.
 
 The rules keep those claims and the kind of each VolumePopulator. A claim is queued when it is first
-seen, and again when the last populator for its kind is gone (DVD-002). No claim is queued before the
-VolumePopulators have been listed once, because a warning before then would be repeated afterwards.
+seen, and again when the last populator for its kind is gone (DVD-002). No claim is queued before
+the VolumePopulators have been listed once, because a warning before then would be repeated later.
 """
 
 from __future__ import annotations

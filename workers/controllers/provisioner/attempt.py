@@ -23,6 +23,7 @@ from workers.migration.to_csi import storage_of
 from workers.migration.to_in_tree import volume_to_in_tree
 from workers.observability.logging import get_logger
 from workers.observability.requests import about_volume
+from workers.topology import selectors
 from workers.topology.affinity import node_affinity
 from workers.topology.requirements import TopologyInputs, accessibility_requirements
 from workers.translate import (
@@ -35,15 +36,18 @@ from workers.translate import (
 )
 from workers.translate import secrets as secret_rules
 from workers.translate import volume as volume_rules
-from workers.translate.fields import object_list, text_map
+from workers.translate.fields import object_list, text, text_map
 from workers.translate.names import volume_name
 from workers.translate.outcome import create_volume_state
 from workers.translate.request import build_request, recorded_request, repeated_request
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from csi_client import messages as csi
     from workers.controllers.provisioner.intent import Intent
     from workers.kube.objects import JsonObject
+    from workers.translate.fields import Json
     from workers.translate.secrets import SecretRef, VolumeSecrets
     from workers.translate.sources import ContentSource
 
@@ -126,7 +130,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         content = None
         if source is not None:
             content = sourcing.resolve(self.work, claim, source, protect=not self.is_rehearsal)
-        requirements = self.topology(storage_class)
+        requirements = self.topology(storage_class, source=content)
         return self.request(
             name=name,
             values=values,
@@ -261,7 +265,11 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
             raise
 
     def topology(
-        self, storage_class: JsonObject, *, selected_node: str | None = None
+        self,
+        storage_class: JsonObject,
+        *,
+        selected_node: str | None = None,
+        source: ContentSource | None = None,
     ) -> csi.TopologyRequirement | None:
         """Returns the topology requirement; None if there is no topology (step 17, P-300)."""
         driver = self.work.driver
@@ -273,11 +281,43 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
                 claim_name=self.claim["metadata"]["name"],
                 cluster=nodes.cluster(self.work),
                 selected_node=selected_node or self.selected_node,
-                allowed_topologies=object_list(storage_class, "allowedTopologies"),
+                allowed_topologies=self.allowed_topologies(storage_class, source),
                 strict=driver.settings.provision.strict_topology,
                 immediate=driver.settings.provision.immediate_topology,
             )
         )
+
+    def allowed_topologies(
+        self, storage_class: JsonObject, source: ContentSource | None
+    ) -> Sequence[Json]:
+        """Returns the class's `allowedTopologies`, limited to where a snapshot is usable (P-343).
+
+        They are not limited if a node is selected: the scheduler has then checked the node, or does
+        not know the topology of snapshots.
+        """
+        allowed = object_list(storage_class, "allowedTopologies")
+        is_on = self.work.driver.settings.gates.volume_snapshot_topology
+        if not is_on or source is None or not source.node_affinity or self.selected_node:
+            return allowed
+        name = text(storage_class, "metadata", "name")
+        try:
+            usable = selectors.places(source.node_affinity)
+            if allowed:
+                usable = selectors.common_places(selectors.places(allowed), usable)
+        except selectors.TooManyPlacesError as error:
+            message = (
+                f"StorageClass {name} and the snapshot's content have {error} of topologies. Use "
+                "fewer values"
+            )
+            raise AttemptError(message, State.NO_CHANGE) from error
+        if not usable:
+            message = (
+                f"no compatible topology: allowedTopologies of StorageClass {name} and "
+                "nodeAffinity of the snapshot's content have no place in common. Use a class that "
+                "allows a place where the snapshot is usable, or another snapshot"
+            )
+            raise AttemptError(message, State.NO_CHANGE)
+        return selectors.selector_of(usable)
 
     def secret_data(self, ref: SecretRef) -> dict[str, str]:
         """Reads the provisioner secret, whose data is kept for this call only (step 18)."""

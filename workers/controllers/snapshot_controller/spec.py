@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from workers.config.gates import GateSpec
+from workers.config.gates import SNAPSHOT_TOPOLOGY, GateSpec
 from workers.controllers.snapshot_controller import keys
 from workers.controllers.snapshot_controller.rules import SnapshotControllerRules
 from workers.controllers.snapshot_controller.settings import FLAGS, GATE_GROUPS, read_settings
@@ -28,6 +28,12 @@ GATES: Final = (
         "GA",
         default=True,
         effect="Support group snapshots, if their CRDs are installed.",
+    ),
+    GateSpec(
+        SNAPSHOT_TOPOLOGY,
+        "ALPHA",
+        default=False,
+        effect="Accepted without effect, because snapshotter and provisioner do this work.",
     ),
 )
 

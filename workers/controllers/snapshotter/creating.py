@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from csi_client import errors
 from csi_client.errors import CsiError, UnusableAnswerError
-from workers.controllers.snapshotter import orphans, request
+from workers.controllers.snapshotter import orphans, request, topology
 from workers.controllers.snapshotter.decide import (
     Action,
     is_final,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from workers.kube.objects import JsonObject
+    from workers.topology.selectors import Selector
     from workers.translate.secrets import SecretRef
 
 CREATES: Final = frozenset({Action.CREATE, Action.REPEAT, Action.LAST_CALL})
@@ -183,17 +184,28 @@ class Creation:
         tells = self.work.settings.extra_metadata
         return request.parameters(class_parameters, self.work.item, tells=tells)
 
+    def allowed(self, snapshot_class: JsonObject) -> Selector:
+        """Returns the topologies that the class allows; [] for any."""
+        return topology.allowed(self.work, snapshot_class)
+
+    def save_topology(self, snapshot: Any) -> None:
+        """Writes the topology in the answer to the content, before the content can be ready."""
+        if self.handle() is None or snapshot.ready_to_use:  # not at each poll
+            topology.save(self.work, snapshot)
+
     def call(self, wanted: Intent, secrets: dict[str, str]) -> Any:
         """Calls CreateSnapshot; copies the intent to a ConfigMap if the call is slow."""
         work = self.work
         work.reach("create-snapshot")
-        return orphans.ask_for_snapshot(
+        answer = orphans.ask_for_snapshot(
             work,
             wanted,
             secrets,
             on_slow=work.copy_intent,
             slow_after_seconds=SLOW_AFTER_SECONDS,
         )
+        topology.check(work, answer)
+        return answer
 
     def created(self, snapshot: Any) -> Outcome:
         """Writes the snapshot's data to the status, then ends the attempt (SNS-025)."""
@@ -209,6 +221,7 @@ class Creation:
             snapshot.snapshot_id,
             (),
             is_ready=snapshot.ready_to_use,
+            before=lambda: self.save_topology(snapshot),
         )
 
     # Shared by snapshots and groups.
@@ -249,7 +262,8 @@ class Creation:
         except AttemptError as error:
             message = f"failed to remove CSI Parameters of prefixed keys: {error.message}"
             raise AttemptError(message, State.NO_CHANGE) from error
-        wanted = replace(self.source(), parameters=parameters, secret=secret)
+        allowed = self.allowed(snapshot_class)
+        wanted = replace(self.source(), parameters=parameters, secret=secret, allowed=allowed)
         known = self.work.asked or self.work.intent
         # The driver identifies the snapshot by the name in the first call, even if the prefix has
         # changed since.
@@ -386,8 +400,9 @@ class Creation:
         members: Sequence[str],
         *,
         is_ready: bool,
+        before: Callable[[], None] = lambda: None,
     ) -> Outcome:
-        """Writes the status, then removes the annotation and the intent (SNQ-011 c).
+        """Calls `before`, writes the status, then removes annotation and intent (SNQ-011 c).
 
         If the object is gone, deletes a snapshot that was never reported in the object's status.
         """
@@ -396,6 +411,7 @@ class Creation:
         if self.is_last:  # even with policy Retain, because no object names the handle
             return orphans.discard(work, self.calls, handle, members, blame=self.blame)
         try:
+            before()
             work.write_status("write-status", change)
         except Gone:
             if not is_reported:

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from workers.kube.objects import JsonObject
     from workers.queue.keys import Key
     from workers.queue.leases import Lease
+    from workers.topology.selectors import Selector
 
 _NANOSECONDS = 1_000_000_000
 _CHECK = (
@@ -283,6 +284,11 @@ class GroupCreation(Creation):
         """Returns the parameters for the call."""
         tells = self.work.settings.extra_metadata
         return request.group_parameters(class_parameters, self.work.item, tells=tells)
+
+    def allowed(self, snapshot_class: JsonObject) -> Selector:
+        """Returns [], because CSI knows no topology of groups."""
+        del snapshot_class
+        return []
 
     def call(self, wanted: Intent, secrets: dict[str, str]) -> Any:
         """Calls CreateVolumeGroupSnapshot; copies the intent if the call is slow."""

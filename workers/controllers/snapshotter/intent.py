@@ -11,7 +11,7 @@ ConfigMap in csi-fleet's namespace holds a copy, in case Redis loses its data.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias
 
 import msgspec
 
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from workers.kube.reading import KubeReader
     from workers.kube.resources import KubeResources
     from workers.queue.keys import Key
+    from workers.topology.selectors import Selector
+
+Earlier: TypeAlias = "tuple[dict[str, str], SecretRef | None, Selector]"
 
 _log = get_logger(__name__)
 
@@ -40,8 +43,8 @@ _log = get_logger(__name__)
 # (watcher.intents).
 COPY_PREFIX: Final = "csi-fleet-snapshot-intent-"
 SLOW_AFTER_SECONDS: Final = 2.0
-# Parameters that are larger than this are not recorded, because the handles of many volumes need
-# space too.
+# Parameters and a selector that are larger than this together are not recorded, because the handles
+# of many volumes need space too.
 _MAX_PARAMETERS_BYTES: Final = 12 * 1024
 
 
@@ -65,8 +68,9 @@ class Intent:
         parameters: the parameters as the driver gets them; None if they are too large to be
             recorded.
         secret: the name and namespace of the secret, never its data.
-        earlier: the parameters and the secret of an earlier, different request. If that call
-            created the snapshot, the driver refuses any other request for it (CSI:
+        allowed: the class's `allowedTopologies`, if they are sent (SNS-121).
+        earlier: the parameters, the secret and `allowed` of an earlier, different request. If that
+            call created the snapshot, the driver refuses any other request for it (CSI:
             ALREADY_EXISTS).
         is_open: whether a call may be in flight. False if all calls so far found the pool full
             (SND-032) or if the last call ended with a final error.
@@ -88,7 +92,8 @@ class Intent:
     volumes: tuple[str, ...]
     parameters: dict[str, str] | None = field(default_factory=dict)
     secret: SecretRef | None = None
-    earlier: tuple[dict[str, str], SecretRef | None] | None = None
+    allowed: Selector = field(default_factory=list)
+    earlier: Earlier | None = None
     is_open: bool = True
     is_failed: bool = False
     has_copy: bool = False
@@ -111,7 +116,8 @@ class Intent:
             volumes=tuple(record["volumes"]),
             parameters=None if parameters is None else dict(parameters),
             secret=_secret(record.get("secret")),
-            earlier=(dict(earlier[0]), _secret(earlier[1])) if earlier else None,
+            allowed=list(record.get("allowed") or ()),
+            earlier=_earlier(*earlier) if earlier else None,
             is_open=bool(record["open"]),
             is_failed=bool(record.get("failed")),
             has_copy=bool(record.get("copy")),
@@ -127,13 +133,16 @@ class Intent:
     def record(self) -> dict[str, Any]:
         """Returns the JSON form, without parameters that are too large for a reconcile state."""
         earlier = None
-        if self.earlier is not None and _is_small(self.earlier[0]):
-            earlier = [self.earlier[0], _place(self.earlier[1])]
+        if self.earlier is not None and _is_small(self.earlier[0], self.earlier[2]):
+            parameters, secret, allowed = self.earlier
+            earlier = [parameters, _place(secret), *([allowed] if allowed else [])]
+        is_small = _is_small(self.parameters, self.allowed)
         return {
             "name": self.name,
             "volumes": list(self.volumes),
-            "parameters": self.parameters if _is_small(self.parameters) else None,
+            "parameters": self.parameters if is_small else None,
             "secret": _place(self.secret),
+            **({"allowed": self.allowed} if self.allowed and is_small else {}),
             "earlier": earlier,
             "open": self.is_open,
             "failed": self.is_failed,
@@ -152,11 +161,13 @@ class Intent:
         """True if all calls so far found the pool full and created nothing."""
         return not (self.is_open or self.is_failed)
 
-    def before(self, wanted: Intent) -> tuple[dict[str, str], SecretRef | None] | None:
+    def before(self, wanted: Intent) -> Earlier | None:
         """Returns what to keep of this attempt as `earlier` when the next call sends `wanted`."""
-        if self.earlier is not None or self.parameters in (None, wanted.parameters):
+        if self.earlier is not None or self.parameters is None:
             return self.earlier
-        return self.parameters, self.secret
+        if (self.parameters, self.allowed) == (wanted.parameters, wanted.allowed):
+            return None
+        return self.parameters, self.secret, self.allowed
 
     def with_earlier(self) -> Self | None:
         """Returns this intent with the earlier request as its open call.
@@ -165,8 +176,9 @@ class Intent:
         """
         if self.earlier is None:
             return None
-        parameters, secret = self.earlier
-        return replace(self, parameters=parameters, secret=secret, earlier=None, is_open=True)
+        parameters, secret, allowed = self.earlier
+        asked = replace(self, parameters=parameters, secret=secret, allowed=allowed)
+        return replace(asked, earlier=None, is_open=True)
 
     def with_copy(self) -> Self:
         """Returns this intent marked as copied to a ConfigMap."""
@@ -186,8 +198,15 @@ class Intent:
         return replace(ended, is_open=False, is_failed=True, has_copy=False, is_copied=False)
 
 
-def _is_small(parameters: Mapping[str, str] | None) -> bool:
-    return len(msgspec.json.encode(parameters)) <= _MAX_PARAMETERS_BYTES
+def _is_small(parameters: Mapping[str, str] | None, allowed: Selector) -> bool:
+    size = len(msgspec.json.encode(parameters))
+    return size + (len(msgspec.json.encode(allowed)) if allowed else 0) <= _MAX_PARAMETERS_BYTES
+
+
+def _earlier(
+    parameters: Mapping[str, str], secret: list[str] | None, allowed: Selector | None = None
+) -> Earlier:
+    return dict(parameters), _secret(secret), allowed or []
 
 
 def _place(secret: SecretRef | None) -> list[str] | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from csi_client import messages as csi
 from csi_client.errors import CsiError
 from workers.controllers.snapshotter import intent as intents
+from workers.controllers.snapshotter import topology
 from workers.controllers.snapshotter.content import has_result
 from workers.controllers.snapshotter.decide import is_final, made_nothing
 from workers.controllers.snapshotter.work import held_back
@@ -58,7 +59,7 @@ def finish(work: ContentPass, calls: Calls) -> Outcome:
         if doubt == ENDED:
             work.forget()
             return done("ended")
-        return _set_aside(known, doubt)
+        return _set_aside(work, known, doubt)
     work.intent = known
     if known is None and not work.has_stale_copy:
         known = work.intent = intents.read_copy(
@@ -118,8 +119,11 @@ def _doubt(work: ContentPass, known: Intent) -> str:
     return doubt_about(context.kube, vanished, has_copy=has_copy, since=since)
 
 
-def _set_aside(known: Intent, problem: str) -> Outcome:
-    """Leaves an attempt to an operator; `csi-fleet audit` lists its snapshot, if there is one."""
+def _set_aside(work: ContentPass, known: Intent, problem: str) -> Outcome:
+    """Drops the intent, so that `csi-fleet audit` lists the attempt's snapshot, if there is one.
+
+    While an intent is kept, the audit considers its call open, and judges no snapshot.
+    """
     _log.warning(
         "the record of an attempt is not trusted",
         name=known.name,
@@ -127,6 +131,7 @@ def _set_aside(known: Intent, problem: str) -> Outcome:
         err=problem,
     )
     trail.note("error", problem)
+    work.forget()
     return done("stranded")
 
 
@@ -212,6 +217,7 @@ def ask_for_snapshot(work: ContentPass, wanted: Intent, secrets: Any, **options:
         source_volume_id=wanted.volumes[0],
         parameters=wanted.parameters or {},
         secrets=secrets,
+        accessibility_requirements=topology.requirement(wanted.allowed),
     )
     method = "Controller/CreateSnapshot"
     return work.ask(method, request, csi.CreateSnapshotResponse, **options).snapshot

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from workers.config.flagfields import setting, with_flags
 from workers.config.flags import POSITIVE, RESYNC_COMMANDS, Command, Flag
 from workers.config.flags import Kind as Value
+from workers.config.gates import SNAPSHOT_TOPOLOGY
 from workers.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ class SnapshotterSettings:
         extra_metadata: whether CreateSnapshot's parameters include the names of snapshot and
             content.
         groups: whether group snapshots are served.
+        has_topology: whether snapshots have a topology, if the driver has that capability too.
         deletes_unread: whether deleting a pre-provisioned snapshot content with policy Delete
             also deletes its snapshot if the status never got a handle (SND-021).
     """
@@ -102,6 +104,7 @@ class SnapshotterSettings:
     group_name: NameRule = NameRule("groupsnapshot")
     extra_metadata: bool = setting("extra-create-metadata", FLAGS)
     groups: bool = True
+    has_topology: bool = False
     deletes_unread: bool = setting("delete-unread-snapshots", FLAGS)
 
 
@@ -125,6 +128,7 @@ def read_settings(values: Mapping[str, Any]) -> SnapshotterSettings:
         # The flags for group names are not checked if group snapshots are disabled (SNS-110).
         group_name=_name_rule(values if groups else {}, "groupsnapshot"),
         groups=groups,
+        has_topology=bool(gates.get(SNAPSHOT_TOPOLOGY, False)),
     )
     found = with_flags(names, values)
     return replace(found, worker_threads=max(1, found.worker_threads))

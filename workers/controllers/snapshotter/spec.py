@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from workers.config.gates import GateSpec
+from workers.config.gates import SNAPSHOT_TOPOLOGY, GateSpec
 from workers.controllers.snapshotter.rules import (
     KIND_CONTENTS,
     KIND_GROUP_CONTENTS,
@@ -24,6 +24,13 @@ GATES: Final = (
         "GA",
         default=True,
         effect="Support group snapshots, if their CRDs are installed.",
+    ),
+    GateSpec(
+        SNAPSHOT_TOPOLOGY,
+        "ALPHA",
+        default=False,
+        effect="Send a class's `allowedTopologies` to the driver, and write the topology of a "
+        "snapshot to its content's `nodeAffinity`.",
     ),
 )
 

@@ -1,8 +1,8 @@
-"""Checks what the sidecar did with each object for which a shadow has made a prediction.
+"""Checks what the sidecar did to each object that a shadow has made a prediction about.
 
 One step reads the open predictions and their objects. A prediction stays open until the sidecar has
-acted, because a driver that fails leaves nothing to compare. If the sidecar has changed the object,
-and after a while the object still does not match the prediction, the verdict is a difference.
+acted, because a failing driver leaves nothing to compare. If the sidecar has changed the object but
+the object still does not match the prediction after a while, the verdict is a difference.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ STEP_SECONDS: Final = 2.0
 # Time to wait before a mismatch counts, because a sidecar may need several writes for one
 # prediction.
 SETTLE_SECONDS: Final = 30.0
-# Interval at which objects that were created without any prediction are searched for.
+# The interval between searches for objects that were created without a prediction.
 LOOK_SECONDS: Final = 20.0
 UNFORESEEN: Final = "unforeseen"
-# Fields in an object's spec that name the object for which it was created.
+# The fields in an object's spec that name the object it was created for.
 _OWNERS: Final = {
     "claimRef": paths.CLAIMS,
     "volumeSnapshotRef": paths.SNAPSHOTS,
@@ -94,9 +94,9 @@ class Judge:
     def predict(self, key: Key, prediction: Prediction) -> None:
         """Store a prediction (implements the port `recording.Store`).
 
-        The object as this reconcile found it shows what the sidecar did after the earlier
-        prediction. The earlier prediction is judged now, because a volume may be deleted before the
-        next check.
+        The object, as this reconcile found it, shows what the sidecar did after the earlier
+        prediction. That prediction is judged now, because a volume may be deleted before the next
+        check.
         """
         earlier = self._shadows.find(key.driver, prediction.path)
         if earlier is not None and prediction.base is not None:
@@ -175,7 +175,7 @@ class Judge:
     def _patience(
         self, driver: str, path: str, record: dict[str, Any], live: JsonObject | None
     ) -> Verdict:
-        """Return WAITS, or DIFFERS if the object changed a while ago and still does not match."""
+        """Return WAITS, or DIFFERS if the object changed some time ago and still does not match."""
         place = (driver, path)
         if live is None or _version(live) == _version(record["base"]):
             return Verdict.WAITS
@@ -183,7 +183,7 @@ class Judge:
         return Verdict.DIFFERS if self._now() - since > self._settle_seconds else Verdict.WAITS
 
     def _look_for_unforeseen(self) -> None:
-        """Record the volumes that were created since the start without having been predicted."""
+        """Record the volumes that have been created since the start without a prediction."""
         names = set(self._drivers())
         for volume in self._kube.list(paths.VOLUMES):
             metadata = volume["metadata"]
@@ -196,7 +196,7 @@ class Judge:
                 self._count(driver, UNFORESEEN)
 
     def _drop_unwanted(self) -> None:
-        """Close predictions of objects that were never created and whose owner is gone."""
+        """Close the predictions about objects that were never created if their owner is gone."""
         for driver in (*self._drivers(), ""):
             for path, record in self._shadows.open(driver).items():
                 is_new = self._now() - record["at"] <= self._settle_seconds
@@ -225,7 +225,7 @@ def _without_noise(item: JsonObject | None) -> JsonObject | None:
 
 
 def _owner(record: dict[str, Any]) -> tuple[str, str] | None:
-    """Return the path and uid of the object for which an object is created, or None."""
+    """Return the path and uid of the object that an object is created for, or None."""
     spec = (record["wanted"] or {}).get("spec") or {}
     for name, resource in _OWNERS.items():
         if isinstance(found := spec.get(name), dict):

@@ -1,8 +1,8 @@
 """Records the effects of each reconcile instead of performing them.
 
-Each process has one `Views`, shared by the two ports that every effect uses, the API client and the
-driver's client. A reconcile sees its own writes, but no other reconcile does. Its view ends with
-its lease.
+Each process has one `Views`. Every effect goes through the API client or the driver's client, and
+both share it. A reconcile sees its own writes, but no other reconcile does. Its view ends with its
+lease.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from workers.kube.objects import JsonObject
     from workers.queue.keys import Key
 
-# Maximum number of views, which is larger than the number of reconciles that can run at once in a
+# The maximum number of views; it exceeds the number of reconciles that can run at once in a
 # process.
 _MOST_VIEWS: Final = 1024
 
@@ -35,7 +35,7 @@ class Prediction:
         base: the object as it was before; None if it did not exist.
         wanted: the object as the reconcile would have left it; None if it would have deleted it.
         calls: the method and the request of each driver call so far, without secrets.
-        at: the time in seconds since 1970.
+        at: the time of the prediction in seconds since 1970.
     """
 
     path: str
@@ -59,7 +59,7 @@ class View:
     Attributes:
         token: the token of the reconcile's lease.
         bases: the objects as they were before the reconcile's first write, by path.
-        objects: the objects as the reconcile left them, by path; None for a deleted object.
+        objects: the objects after the reconcile's writes, by path; None for a deleted object.
         calls: the reconcile's driver calls, without secrets.
     """
 
@@ -79,7 +79,7 @@ class Views:
         self._lock = threading.Lock()
 
     def current(self) -> View | None:
-        """Return the view of the reconcile that runs in this thread; None outside a reconcile."""
+        """Return the view of the reconcile running in this thread; None outside a reconcile."""
         lease = CURRENT.get()
         if lease is None:
             return None
@@ -93,7 +93,7 @@ class Views:
         return view
 
     def called(self, method: str, request: Any) -> None:
-        """Record a driver call that the stand-in has answered; `request` contains no secrets."""
+        """Record a driver call that the stand-in has handled; `request` contains no secrets."""
         view = self.current()
         if view is not None:
             view.calls.append({"method": method, "request": request})

@@ -23,7 +23,7 @@ SPEC: Final = Spec(
             "echoes",
             task="echoes.sync",
             work_queue="csi-echo",
-            operations=("list-volumes",),
+            operations=("list-snapshots",),
             subject=paths.CLAIMS,
             noun="echo",
         ),

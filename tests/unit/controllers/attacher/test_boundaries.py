@@ -9,6 +9,7 @@ import pytest
 from tests.support.attach_world import FIN, LISTS, NOW, AttachWorld
 from workers.controllers.attacher import attach, compare
 from workers.controllers.attacher.volume import AttachError
+from workers.engine import live
 from workers.kube import paths
 
 START = datetime.fromisoformat(NOW)
@@ -172,7 +173,8 @@ class Seconds:
 def test_da010_time_for_all_pages_together(monkeypatch, page_seconds, is_read):
     """DA-010, A-113: After that time no further page is requested; the duration is reported."""
     clock = Seconds()
-    monkeypatch.setattr(compare, "time", clock)
+    for module in (compare, live):
+        monkeypatch.setattr(module, "time", clock)
     world = AttachWorld(capabilities=LISTS, reconcile_timeout_seconds=10.0)
     world.add_volume()
     world.add_attachment(is_marked=True, attached=True)

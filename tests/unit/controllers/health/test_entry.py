@@ -23,12 +23,14 @@ def settings(*arguments: str):
 
 
 def test_vh040_the_defaults_are_upstreams():
+    """VHT-048, VH-040."""
     given, usual = settings(*UPSTREAM.split()), settings()
     assert given.chosen == usual.chosen == (SPEC.name,)
     assert given.controllers == usual.controllers
 
 
 def test_vh040_each_flag_is_read():
+    """VHT-049, VH-040."""
     read = settings(
         *("--monitor-interval=2s", "--list-volumes-interval=3s", "--timeout=4s"),
         *("--worker-threads=5", "--volume-condition", "--dropped-status-interval=6s"),
@@ -38,12 +40,14 @@ def test_vh040_each_flag_is_read():
 
 
 def test_vh040_no_threads_are_refused():
+    """VHT-050, VH-040."""
     with pytest.raises(ConfigError, match="must be greater than zero") as caught:
         settings("--worker-threads=0")
     assert caught.value.exit_code == 1
 
 
 def test_vh041_its_lease_is_the_go_programs():
+    """VHT-051, VH-041."""
     assert SPEC.lease_name is not None
     assert SPEC.lease_name("a.b/c") == "external-health-monitor-leader-a-b-c"
 

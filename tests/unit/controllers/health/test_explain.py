@@ -28,6 +28,7 @@ from workers.kube import paths
     ],
 )
 def test_conditions_are_a_cause(conditions, code, shown):
+    """VHT-052, VHD-007."""
     api = MemoryApi()
     status = {"healthStatus": {"healthConditions": conditions}} if conditions else {}
     api.add(paths.CLAIMS, {"metadata": {"name": "c", "namespace": "n"}, "status": status})

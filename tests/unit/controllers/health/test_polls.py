@@ -153,6 +153,7 @@ BOTH = pytest.mark.parametrize("capabilities", [LIST, GET], ids=["list", "get"])
     ],
 )
 def test_vh001_how_a_driver_is_asked(capabilities, reads_conditions, way):
+    """VHT-001, VH-001, VH-002, VHD-010."""
     world = HealthWorld(*capabilities, reads_conditions=reads_conditions)
     assert way_of(world.driver) is way
     assert CONTROLLER.serves(world.driver) is (way is not None)
@@ -162,6 +163,7 @@ def test_vh001_how_a_driver_is_asked(capabilities, reads_conditions, way):
 
 @BOTH
 def test_vh030_a_condition_is_stored_once(capabilities):
+    """VHT-010, VH-030, VH-031."""
     world = HealthWorld(*capabilities)
     world.report(a=[SLOW])
     world.poll()
@@ -172,6 +174,7 @@ def test_vh030_a_condition_is_stored_once(capabilities):
 
 @BOTH
 def test_vh031_a_changed_message_is_written(capabilities):
+    """VHT-011, VH-031."""
     world = HealthWorld(*capabilities)
     world.report(a=[SLOW])
     world.poll()
@@ -182,6 +185,7 @@ def test_vh031_a_changed_message_is_written(capabilities):
 
 @BOTH
 def test_vh011_a_report_replaces_what_is_stored(capabilities):
+    """VHT-012, VH-011."""
     world = HealthWorld(*capabilities, stored=STORED)
     world.report(a=[GONE])
     world.poll()
@@ -190,7 +194,10 @@ def test_vh011_a_report_replaces_what_is_stored(capabilities):
 
 @BOTH
 def test_vh022_recovery_is_written_at_once(capabilities):
-    """After a list without conditions, the driver confirms the recovery."""
+    """VHT-013, VH-012, VH-022.
+
+    After a list without conditions, the driver confirms the recovery.
+    """
     world = HealthWorld(*capabilities)
     world.report(a=[SLOW])
     world.poll()
@@ -202,7 +209,7 @@ def test_vh022_recovery_is_written_at_once(capabilities):
 
 @BOTH
 def test_vh012_what_an_earlier_process_stored_recovers_too(capabilities):
-    """No state is kept: the first poll reads all claims."""
+    """VHT-014, VH-012, VHD-006: No state is kept: the first poll reads all claims."""
     world = HealthWorld(*capabilities, stored=STORED)
     world.report()
     world.poll()
@@ -210,6 +217,7 @@ def test_vh012_what_an_earlier_process_stored_recovers_too(capabilities):
 
 
 def test_vh012_a_listed_volume_without_conditions_has_recovered():
+    """VHT-015, VH-012."""
     world = HealthWorld(*LIST, stored=STORED)
     world.report(a=[])
     world.poll()
@@ -217,6 +225,7 @@ def test_vh012_a_listed_volume_without_conditions_has_recovered():
 
 
 def test_vh012_a_missing_volume_that_is_not_healthy_is_kept():
+    """VHT-016, VH-012."""
     world = HealthWorld(*LIST, stored=STORED)
     world.report(a=[SLOW])
     world.client.respond({"ControllerListVolumeHealth": [{}]})
@@ -226,7 +235,7 @@ def test_vh012_a_missing_volume_that_is_not_healthy_is_kept():
 
 @pytest.mark.parametrize("capabilities", [("LIST_VOLUME_HEALTH",), OLD_LIST])
 def test_vh012_two_lists_without_the_volume(capabilities):
-    """The driver cannot be called for a single volume."""
+    """VHT-017, VH-012: The driver cannot be called for a single volume."""
     world = HealthWorld(*capabilities, stored=STORED, reads_conditions=True)
     world.report()
     world.condition(a="missing")
@@ -237,6 +246,7 @@ def test_vh012_two_lists_without_the_volume(capabilities):
 
 
 def test_vh012_a_volume_that_comes_back_is_not_missing():
+    """VHT-018, VH-012."""
     world = HealthWorld("LIST_VOLUME_HEALTH", stored=STORED)
     for conditions in ({}, {"a": [SLOW]}, {}):
         world.report(**conditions)
@@ -247,6 +257,7 @@ def test_vh012_a_volume_that_comes_back_is_not_missing():
 @pytest.mark.parametrize("capabilities", [LIST, GET, OLD_LIST, OLD_GET])
 @pytest.mark.parametrize("code", ["UNAVAILABLE", "INTERNAL", "NOT_FOUND", "UNIMPLEMENTED"])
 def test_vh013_a_failed_call_is_no_recovery(capabilities, code):
+    """VHT-019, VH-013."""
     world = HealthWorld(*capabilities, stored=STORED, reads_conditions=True)
     failure = {"code": code, "message": "no"}
     names = ("ControllerListVolumeHealth", "ControllerGetVolumeHealth", *("ListVolumes",))
@@ -260,6 +271,7 @@ def test_vh013_a_failed_call_is_no_recovery(capabilities, code):
 
 
 def test_vh013_a_failed_page_changes_nothing():
+    """VHT-020, VH-013."""
     world = HealthWorld(*LIST, stored=STORED)
     pages = {"": {"entries": [], "next_token": "2"}, "2": {"code": "ABORTED"}}
     world.client.respond({"ControllerListVolumeHealth": [{"pages": pages}]})
@@ -268,6 +280,7 @@ def test_vh013_a_failed_page_changes_nothing():
 
 
 def test_vh013_a_repeated_page_token_ends_the_list():
+    """VHT-021, VH-013."""
     world = HealthWorld(*LIST, stored=STORED)
     pages = {"": {"next_token": "2"}, "2": {"next_token": "2"}}
     world.client.respond({"ControllerListVolumeHealth": [{"pages": pages}]})
@@ -275,6 +288,7 @@ def test_vh013_a_repeated_page_token_ends_the_list():
 
 
 def test_all_pages_count():
+    """VHT-023, VH-013."""
     world = HealthWorld(*LIST)
     entry = {"volume_id": "ha", "health_statuses": [SLOW]}
     pages = {"": {"next_token": "2"}, "2": {"entries": [entry]}}
@@ -285,7 +299,7 @@ def test_all_pages_count():
 
 @BOTH
 def test_vh023_an_unknown_type_is_an_event_once(capabilities):
-    """The known type beside it is stored."""
+    """VHT-025, VH-023, VHD-005: The known type beside it is stored."""
     world = HealthWorld(*capabilities)
     world.report(a=[SLOW, {"status": 99, "reason": "New", "message": "text"}])
     world.poll()
@@ -300,6 +314,7 @@ def test_vh023_an_unknown_type_is_an_event_once(capabilities):
 
 @BOTH
 def test_vh023_an_unknown_type_keeps_nothing(capabilities):
+    """VHT-026, VH-023."""
     world = HealthWorld(*capabilities, stored=STORED)
     world.report(a=[{"status": 99, "reason": "New"}])
     world.poll()
@@ -308,7 +323,10 @@ def test_vh023_an_unknown_type_keeps_nothing(capabilities):
 
 @BOTH
 def test_vh032_a_dropped_field_is_noticed(capabilities):
-    """VHD-002, VHD-012: One write is tried, then none for half an hour; events show the changes."""
+    """VHT-027, VH-032, VHD-002, VHD-012.
+
+    One write is tried, then none for half an hour; events show the changes.
+    """
     world = HealthWorld(*capabilities, is_dropped=True)
     world.report(a=[SLOW], b=[SLOW])
     world.poll()
@@ -324,6 +342,7 @@ def test_vh032_a_dropped_field_is_noticed(capabilities):
 
 
 def test_vhd002_the_field_is_tried_again_and_then_written_everywhere():
+    """VHT-028, VH-032, VHD-002."""
     world = HealthWorld(*LIST, is_dropped=True)
     world.report(a=[SLOW], b=[SLOW])
     world.poll()
@@ -338,7 +357,7 @@ def test_vhd002_the_field_is_tried_again_and_then_written_everywhere():
 
 
 def test_vhd001_healthy_volumes_cost_no_request():
-    """Only the first poll has to read the claims."""
+    """VHT-032, VHD-001: Only the first poll has to read the claims."""
     world = HealthWorld(*LIST)
     world.report()
     world.poll()
@@ -347,6 +366,7 @@ def test_vhd001_healthy_volumes_cost_no_request():
 
 
 def test_vhd004_a_driver_that_does_not_answer_is_left_alone(monkeypatch):
+    """VHT-033, VHD-004."""
     monkeypatch.setattr(module, "SILENT_CALLS", 1)
     world = HealthWorld(*GET, worker_threads=1)
     world.client.respond({"ControllerGetVolumeHealth": [CsiError(UNAVAILABLE, "away")]})
@@ -355,7 +375,7 @@ def test_vhd004_a_driver_that_does_not_answer_is_left_alone(monkeypatch):
 
 
 def test_vhd004_one_silent_volume_hides_no_other():
-    """Its call may be the first of the poll, and the only one at that time."""
+    """VHT-034, VHD-004: Its call may be the first of the poll, and the only one at that time."""
     world = HealthWorld(*GET, worker_threads=1)
     world.report(b=[SLOW])
     world.client.respond({"ControllerGetVolumeHealth:ha": [CsiError(UNAVAILABLE, "away")]})
@@ -364,7 +384,7 @@ def test_vhd004_one_silent_volume_hides_no_other():
 
 
 def test_vhd004_a_driver_that_confirms_nothing_is_left_alone(monkeypatch):
-    """Its list is empty: thousands of volumes may have to be asked about."""
+    """VHT-035, VHD-004: Its list is empty: thousands of volumes may have to be asked about."""
     monkeypatch.setattr(module, "SILENT_CALLS", 1)
     world = HealthWorld(*LIST, stored=STORED, worker_threads=1)
     world.report(a=[SLOW], b=[SLOW])
@@ -386,7 +406,7 @@ def test_vhd004_a_driver_that_confirms_nothing_is_left_alone(monkeypatch):
     ("capabilities", "operation"), [(GET, "get-volume-health"), (OLD_GET, "get-volume")]
 )
 def test_vhd014_other_calls_get_their_turn_between_two_calls(capabilities, operation):
-    """`serial: true` is a limit of one for each operation."""
+    """VHT-036, VHD-014: `serial: true` is a limit of one for each operation."""
     world = HealthWorld(*capabilities, stored=STORED, reads_conditions=True)
     world.driver.limits = {operation: 1}
     world.report(b=[SLOW])
@@ -398,7 +418,7 @@ def test_vhd014_other_calls_get_their_turn_between_two_calls(capabilities, opera
 
 
 def test_vhd014_another_worker_makes_the_next_pass():
-    """It lists the volumes itself, and asks only about those that are left."""
+    """VHT-037, VHD-014: It lists the volumes itself, and asks only about those that are left."""
     world = HealthWorld(*GET, worker_threads=1)
     world.report(a=[SLOW], b=[SLOW])
     key = poll_key(DRIVER)
@@ -410,7 +430,7 @@ def test_vhd014_another_worker_makes_the_next_pass():
 
 
 def test_vhd006_a_poll_of_several_passes_reads_all_claims_once():
-    """It finds what an earlier process stored, and asks one volume at a time."""
+    """VHT-039, VHD-006: It finds what an earlier process stored, and asks one volume at a time."""
     world = HealthWorld(*GET, worker_threads=1, stored=STORED)
     world.report()
     world.poll()
@@ -420,6 +440,7 @@ def test_vhd006_a_poll_of_several_passes_reads_all_claims_once():
 
 
 def test_what_cannot_be_written_in_time_is_written_later(monkeypatch):
+    """VHT-045, VH-013."""
     monkeypatch.setattr(module, "MOST_SECONDS", -3600)
     world = HealthWorld(*LIST)
     world.report(a=[SLOW])
@@ -431,6 +452,7 @@ def test_what_cannot_be_written_in_time_is_written_later(monkeypatch):
 
 
 def test_vhd013_a_node_is_not_polled():
+    """VHT-002, VHD-013."""
     world = HealthWorld(*LIST)
     world.driver.settings.node.enabled = True
     assert not CONTROLLER.serves(world.driver)
@@ -438,7 +460,7 @@ def test_vhd013_a_node_is_not_polled():
 
 
 def test_vh013_a_driver_that_crashes_over_one_volume_is_asked_again_at_the_next_poll():
-    """The reports about the other volumes count."""
+    """VHT-024, VH-013: The reports about the other volumes count."""
     world = HealthWorld(*GET)
     world.report(b=[SLOW])
     world.client.respond({"ControllerGetVolumeHealth:ha": [DriverAway("not connected")]})
@@ -450,7 +472,7 @@ def test_vh013_a_driver_that_crashes_over_one_volume_is_asked_again_at_the_next_
 
 
 def test_vh013_a_list_without_end_fails(monkeypatch):
-    """Each page has a new token."""
+    """VHT-022, VH-013: Each page has a new token."""
     monkeypatch.setattr(reading, "MOST_SECONDS", 0.05)
     world = HealthWorld(*LIST, stored=STORED)
     numbers = iter(range(1_000_000))
@@ -473,6 +495,7 @@ def test_every_call_belongs_to_the_poll():
 
 
 def test_a_poll_that_lost_its_lease_calls_no_more():
+    """VHT-046, VH-041."""
     world = HealthWorld(*GET, worker_threads=1)
     key = poll_key(DRIVER)
     lease = world.lease(key)
@@ -485,7 +508,7 @@ def test_a_poll_that_lost_its_lease_calls_no_more():
 @BOTH
 @pytest.mark.parametrize("how", ["dies", "answer is lost"])
 def test_a_status_whose_poll_did_not_end_is_removed_once_the_volume_recovers(capabilities, how):
-    """The driver finds the volume healthy at the next poll already."""
+    """VHT-040, VHD-006: The driver finds the volume healthy at the next poll already."""
     world = HealthWorld(*capabilities)
     world.report()
     world.poll()
@@ -512,7 +535,10 @@ def test_a_status_whose_poll_did_not_end_is_removed_once_the_volume_recovers(cap
 
 
 def test_vhd006_the_mark_fits_whatever_the_names_are():
-    """A mark of more than 64 KiB is refused, and the poll would fail each time."""
+    """VHT-041, VHD-006.
+
+    A mark of more than 64 KiB is refused, and the poll would fail each time.
+    """
     world = HealthWorld("LIST_VOLUME_HEALTH")
     for number in range(MOST_KNOWN):
         claim = {"metadata": {"name": f"{number:0253}", "namespace": "n" * 63, "uid": str(uuid4())}}
@@ -540,7 +566,7 @@ def test_only_the_wanted_claims_are_kept_while_all_are_listed(monkeypatch):
 
 
 def test_a_driver_is_asked_about_as_many_volumes_at_once_as_its_limits_allow():
-    """`serial: true` is a limit of one for each operation."""
+    """VHT-038, VHD-014: `serial: true` is a limit of one for each operation."""
     together = []
     for limits in ({}, {"get-volume-health": 1}):
         world = HealthWorld(*GET)
@@ -561,6 +587,7 @@ def test_a_driver_is_asked_about_as_many_volumes_at_once_as_its_limits_allow():
 
 
 def test_vhd006_many_claims_are_listed_and_not_remembered(monkeypatch):
+    """VHT-042, VHD-006."""
     monkeypatch.setattr(module, "MOST_KNOWN", 1)
     monkeypatch.setattr(module, "GET_AT_MOST", 1)
     world = HealthWorld(*LIST)
@@ -574,7 +601,10 @@ def test_vhd006_many_claims_are_listed_and_not_remembered(monkeypatch):
 
 @pytest.mark.parametrize("capabilities", [OLD_LIST, OLD_GET], ids=["list", "get"])
 def test_vhd011_events_of_a_volume_condition(capabilities):
-    """Each change causes one event; the status has the condition as well."""
+    """VHT-030, VHD-010, VHD-011.
+
+    Each change causes one event; the status has the condition as well.
+    """
     world = HealthWorld(*capabilities, reads_conditions=True)
     world.condition(a="a disk is slow")
     world.poll()
@@ -589,6 +619,7 @@ def test_vhd011_events_of_a_volume_condition(capabilities):
 
 @pytest.mark.parametrize("capabilities", [OLD_LIST, OLD_GET], ids=["list", "get"])
 def test_vhd010_a_volume_without_a_condition_is_left_alone(capabilities):
+    """VHT-031, VHD-010."""
     world = HealthWorld(*capabilities, stored=STORED, reads_conditions=True)
     world.condition(a=None)
     world.poll()
@@ -597,6 +628,7 @@ def test_vhd010_a_volume_without_a_condition_is_left_alone(capabilities):
 
 @BOTH
 def test_csi_1_13_has_no_events_while_the_status_is_stored(capabilities):
+    """VHT-029, VHD-012."""
     world = HealthWorld(*capabilities)
     for conditions in ({"a": [SLOW]}, {}):
         world.report(**conditions)
@@ -606,7 +638,7 @@ def test_csi_1_13_has_no_events_while_the_status_is_stored(capabilities):
 
 @BOTH
 def test_a_claim_made_again_is_not_the_volumes(capabilities):
-    """VH-010: The UID in the claimRef counts."""
+    """VHT-004, VH-010: The UID in the claimRef counts."""
     world = HealthWorld(*capabilities)
     world.api.change(paths.CLAIMS, "a", {"metadata": {"uid": "other"}}, "n")
     world.report(a=[SLOW])
@@ -616,7 +648,7 @@ def test_a_claim_made_again_is_not_the_volumes(capabilities):
 
 @BOTH
 def test_a_refused_write_is_tried_at_the_next_poll(capabilities):
-    """The other claims are written."""
+    """VHT-043, VH-011: The other claims are written."""
     world = HealthWorld(*capabilities)
     world.report(a=[SLOW], b=[SLOW])
     world.api.fail("patch", "persistentvolumeclaims/a", ForbiddenError(403, "Forbidden", "no"))
@@ -627,6 +659,7 @@ def test_a_refused_write_is_tried_at_the_next_poll(capabilities):
 
 
 def test_a_refused_recovery_is_tried_at_the_next_poll():
+    """VHT-044, VH-011."""
     world = HealthWorld(*LIST, stored=STORED)
     world.report()
     world.api.fail("patch", "persistentvolumeclaims/a", ForbiddenError(403, "Forbidden", "no"))
@@ -636,6 +669,7 @@ def test_a_refused_recovery_is_tried_at_the_next_poll():
 
 
 def test_vh050_probes_are_counted():
+    """VHT-047, VH-050."""
     world = HealthWorld(*GET)
     world.report(a=[SLOW])
     world.client.respond({"ControllerGetVolumeHealth:hb": [{"code": "INTERNAL"}]})

@@ -70,6 +70,7 @@ def health(*entries):
     ],
 )
 def test_conditions_of_a_report(entries, conditions):
+    """VHT-005, VH-020..023, VHD-003."""
     assert decide.report_of(health(*entries)).conditions == tuple(
         Condition(*one) for one in conditions
     )
@@ -84,12 +85,13 @@ def test_conditions_of_a_report(entries, conditions):
     ],
 )
 def test_vh023_an_unknown_type_is_described(entry, text):
+    """VHT-006, VH-023."""
     report = decide.report_of(health(entry))
     assert (report.unknown, report.unknown_types, report.is_healthy) == ((text,), ("99",), False)
 
 
 def test_vh023_unknown_types_are_bounded():
-    """In an event and as labels of the metric."""
+    """VHT-007, VH-023, VHD-005: In an event and as labels of the metric."""
     report = decide.report_of(health(*[(n, "New", "x" * 2000) for n in (*range(10, 1000), -1)]))
     assert len(report.unknown) == 16
     assert max(map(len, report.unknown)) == 1024
@@ -101,6 +103,7 @@ def test_vh023_unknown_types_are_bounded():
     [(False, ()), (True, (Condition("Degraded", "VolumeConditionAbnormal", "text"),))],
 )
 def test_vhd010_a_volume_condition(abnormal, conditions):
+    """VHT-008, VHD-010."""
     condition = csi.VolumeCondition(abnormal=abnormal, message="text")
     assert decide.report_of_condition(condition).conditions == conditions
 
@@ -137,10 +140,12 @@ def volume(**changes):
     ],
 )
 def test_vh010_volumes_of_the_driver(item, is_looked_at):
+    """VHT-003, VH-010."""
     assert bool(decide.owned([item], "d")) is is_looked_at
 
 
 def test_vh030_a_patch_sets_the_field_or_removes_it():
+    """VHT-009, VH-030."""
     (one,) = decide.report_of(health((DEGRADED, "Slow", ""))).conditions
     assert decide.patch_of([one], "now") == {
         "status": {

@@ -32,8 +32,11 @@ CINDER = "cinder.csi.openstack.org"
 
 @pytest.fixture
 def world():
-    """Return a world with snapshots and locks; `reached` has the announced steps."""
-    world: Any = World()
+    return with_snapshots(World())
+
+
+def with_snapshots(world: Any):
+    """Return the world with snapshots and locks; `reached` has the announced steps."""
     world.kube, world.queue, world.reached = SnapshotKube(), FakeQueue(), []
     steps = SimpleNamespace(reach=lambda step, _lease: world.reached.append(step))
     effects = replace(world.effects, kube=world.kube, steps=steps)
@@ -54,12 +57,12 @@ def claim_from(world, source, **fields):
     return claim, normalise(claim, cross_namespace=True)
 
 
-def add_snapshot(world, *finalizers, size="1Ki"):
+def add_snapshot(world, *finalizers, size="1Ki", **more):
     metadata = {"name": "src", "namespace": "default", "uid": "s1", "finalizers": list(finalizers)}
     status = {"readyToUse": True, "boundVolumeSnapshotContentName": "content", "restoreSize": size}
     world.kube.add("volumesnapshots", {"metadata": metadata, "spec": {}, "status": status})
     reference = {"name": "src", "namespace": "default", "uid": "s1"}
-    spec = {"driver": DRIVER, "volumeSnapshotRef": reference, "source": {}}
+    spec = {"driver": DRIVER, "volumeSnapshotRef": reference, "source": {}, **more}
     body = {"metadata": {"name": "content"}, "spec": spec, "status": {"snapshotHandle": "h"}}
     world.kube.add("volumesnapshotcontents", body)
 

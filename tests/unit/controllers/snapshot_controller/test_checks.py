@@ -279,7 +279,10 @@ def test_without_flags_the_settings_are_upstreams():
     for value in (True, False):
         gates = {"CSIVolumeGroupSnapshot": value}
         assert read_settings({"feature-gates": gates}).groups is value
-    assert [(gate.name, gate.default) for gate in GATES] == [("CSIVolumeGroupSnapshot", True)]
+    assert [(gate.name, gate.default) for gate in GATES] == [
+        ("CSIVolumeGroupSnapshot", True),
+        ("VolumeSnapshotTopology", False),
+    ]
 
 
 def test_what_is_watched():

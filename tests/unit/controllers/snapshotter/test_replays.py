@@ -75,6 +75,7 @@ def test_a_mark_put_back_deletes_nothing(situation, which):
         assert world.run_content().action.value == "done"
         assert world.client.methods == []
         assert copies(world) == [], "a copy would prove that the call is open"
+        assert world.queue.marks == {}, "an audit would judge no snapshot"
 
 
 def test_no_copy_is_made_of_a_mark_that_cannot_be_judged():

@@ -73,7 +73,16 @@ def test_the_gate_of_groups(value):
     """SNG-005: Group snapshots are on by default."""
     gates = {"CSIVolumeGroupSnapshot": value}
     assert read_settings({"feature-gates": gates}).groups is value
-    assert [(gate.name, gate.default) for gate in GATES] == [("CSIVolumeGroupSnapshot", True)]
+    assert ("CSIVolumeGroupSnapshot", True) in [(gate.name, gate.default) for gate in GATES]
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_the_gate_of_topology(value):
+    """SNS-120: The topology of snapshots is off by default."""
+    gates = {"VolumeSnapshotTopology": value}
+    assert read_settings({"feature-gates": gates}).has_topology is value
+    assert not read_settings({}).has_topology
+    assert ("VolumeSnapshotTopology", False) in [(gate.name, gate.default) for gate in GATES]
 
 
 def test_leader_election_alone_and_nodes_alone_are_fine():
