@@ -1,4 +1,4 @@
-"""Holds the Go sidecars' Leases in drop-in mode, so that switching to and fro is safe (M-020).
+"""Holds the Go sidecars' Leases in drop-in mode, so that switching back and forth is safe (M-020).
 
 The workers of one Redis are peers, called fellows in the code. While a foreign holder (a Go
 sidecar, or the workers of another Redis) holds a Lease, its controller's lanes are paused in this
