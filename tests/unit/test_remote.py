@@ -95,6 +95,7 @@ def test_only_a_list_of_names_chooses_workers(worker):
     """Patterns from the sender are ignored, because one could keep a worker busy forever."""
     assert worker(question(destination=["other@h"])) == ([], [])
     assert worker(question(destination=["w@h"]))[0]
+    assert worker(question(destination=7))[0], "anything else is no choice"
     never = {"pattern": "other", "matcher": "pcre", "destination": None}
     assert worker(question(**never))[0], "the expression is not looked at"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import uuid4
+
 import pytest
 
 from tests.support.secure_redis import DRIVER_BROKER, SecureRedis
@@ -18,6 +20,8 @@ ROOM = 40_000_000
 FILL = 20_000_000
 PIECE = "x" * 200_000
 SERVED = "served.example.org"
+# Lists of answers to Flower. The second never expires, so the watcher deletes it.
+ANSWERS, FORGOTTEN = (f"{uuid4()}.reply.celery.pidbox" for _ in range(2))
 
 
 @pytest.fixture(scope="module")
@@ -122,8 +126,11 @@ def test_what_is_in_use_stays(server, keys):
         client.lpush("drv.nobody", "message")
         client.set(celery_queue(f"{SERVED}#resizer"), "no list")
         client.set("somebody's", "own")
+        for name in (ANSWERS, FORGOTTEN):
+            client.lpush(name, "answer")
+        client.expire(ANSWERS, 100)
         go_round(keys)
         assert set(client.keys()) == {
             *(name.encode() for name in lists), b"redbeat:tick", b"csifleet:lanes",
-            b"drv.away.example.org", b"somebody's",
+            b"drv.away.example.org", b"somebody's", ANSWERS.encode(),
         }  # fmt: skip

@@ -43,6 +43,7 @@ def test_the_keys_of_those_that_are_ours(monkeypatch, capsys, fails):
         return KeyState(key, 1.0, fails=fails if key.kind == "changes" else 0)
 
     monkeypatch.setattr(generic, "read_key", state)
+    monkeypatch.setattr(retry, "read_keys", lambda _, keys: [state(_, key) for key in keys])
     if not fails:
         with pytest.raises(ConfigError, match="no worker provisions volumes for driver"):
             retry.run(tools)

@@ -19,6 +19,7 @@ from csi_client import messages as csi
 from csi_client import scrub as scrubbing
 from csi_client.redact import STRIPPED
 from csi_client.scrub import (
+    MAX_CODED,
     MAX_PIECES,
     MAX_SECRETS,
     MAX_TEXT,
@@ -296,6 +297,23 @@ def test_too_many_secrets_hide_the_text_unread(monkeypatch) -> None:
     monkeypatch.setattr(scrubbing, "_pieces", None)
     assert scrub(LONG_TEXT, request(a=LINES)) == TOO_MUCH
     assert scrub("", request(a=LINES)) == ""
+
+
+def test_documents_in_documents_that_repeat_a_secret_hide_the_text(monkeypatch) -> None:
+    """Each level is a piece of its own, so a few pieces have many times the secret's size."""
+    secret = "x" * (MAX_SECRETS - 1000)
+    for _ in range(4):
+        secret = json.dumps([secret])
+    monkeypatch.setattr(scrubbing, "_scrubbed", None)
+    assert scrub(LONG_TEXT, request(a=secret)) == TOO_MUCH
+
+
+def test_a_text_with_too_many_encoded_secrets_is_not_shown() -> None:
+    secrets = words(12, 13 * (MAX_CODED + 1))
+    encoded = [base64.b64encode(one.encode()).decode() for one in secrets]
+    asked = request(a="\n".join(secrets))
+    assert scrub(" ".join(encoded[:MAX_CODED]), asked) == " ".join([STRIPPED] * MAX_CODED)
+    assert scrub(" ".join(encoded), asked) == UNSURE
 
 
 def test_a_long_text_is_cut_before_anything_is_looked_for(monkeypatch) -> None:

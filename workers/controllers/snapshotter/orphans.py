@@ -107,7 +107,8 @@ def _doubt(work: ContentPass, known: Intent) -> str:
         resource=work.names.resource,
         name=work.name,
         namespace="",
-        is_it=lambda _: True,
+        # A worker of another driver can create and delete an object with the same name.
+        is_it=lambda content: text(content, "spec", "driver") == work.driver.name,
         has_result=has_result,
     )
 

@@ -370,6 +370,15 @@ def test_cap042_only_the_planned_object_is_deleted(world, is_made_anew):
     assert world.store.counts(DRIVER) == (0, 0)
 
 
+def test_cap042_an_object_without_the_drivers_labels_stays(world):
+    """Its name and uid come from Redis, where they may be forged."""
+    text = prepared(world, "delete")
+    changed(world, world.kube.kind(CAPACITIES)["csisc-old"], labels={"a": "b"})()
+    one_pass(world, text)
+    assert world.kube.writes == []
+    assert world.store.counts(DRIVER) == (0, 0)
+
+
 def test_c098_an_object_that_somebody_deleted_is_forgotten_and_its_item_asked_for(world):
     found = published(world)
     assert one_pass(world, f"gone:{found['metadata']['uid']}").reason == "is made again"

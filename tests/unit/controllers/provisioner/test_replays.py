@@ -74,6 +74,13 @@ def not_allowed(world):
     world.kube.fail["past"] = [ForbiddenError(403, "Forbidden", "no")] * 4
 
 
+def made_again(world):
+    """As in `long_ago`, and a new claim of that name was deleted before it had a volume."""
+    long_ago(world)
+    world.add_claim(uid="u2")
+    world.drop_claim()
+
+
 def lost(world):
     """Only the PV is deleted, by force, so the claim is Lost."""
     world.kube.drop("persistentvolumes", VOLUME)
@@ -94,7 +101,11 @@ def pending_elsewhere(world):
 
 @pytest.mark.parametrize("types", [("intent",), ("unsaved",), ("intent", "unsaved")])
 @pytest.mark.parametrize(
-    "situation", [bound, lost, kept, handed_over, long_ago, too_old, not_allowed, pending_elsewhere]
+    "situation",
+    [
+        *(bound, lost, kept, handed_over, long_ago, made_again, too_old, not_allowed),
+        pending_elsewhere,
+    ],
 )
 def test_a_record_put_back_makes_and_deletes_nothing(world, situation, types):
     claim, records = provisioned(world)
@@ -135,6 +146,16 @@ def test_no_copy_is_made_while_the_call_of_a_bound_claims_record_might_run(world
     kept(world)
     assert world.claim_pass(claim).action is Action.DONE
     assert (len(world.client.created), world.volumes()) == (0, {})
+
+
+def test_no_copy_is_made_of_a_bound_claims_record_when_the_api_server_fails(world):
+    claim, records = provisioned(world)
+    world.intents.intents[VOLUME] = records["intent"]
+    world.intents.unsaved[VOLUME] = records["unsaved"]
+    world.kube.fail["get_volume"] = [ServerError(503, "Unavailable", "busy")]
+    with pytest.raises(ServerError):
+        world.claim_pass(claim)
+    assert world.kube.kind("configmaps") == {}
 
 
 @pytest.mark.parametrize("types", [("intent",), ("intent", "unsaved")])
@@ -205,12 +226,17 @@ def test_the_copy_of_another_attempt_shows_nothing(world, change):
     assert world.volumes() == {}
 
 
-def test_a_volume_that_a_live_pv_names_is_not_cleaned_up(world):
-    """The driver answers a repeated call with a volume that is in use and too small."""
+@pytest.mark.parametrize("name", ["archive", VOLUME])
+def test_a_volume_that_a_live_pv_names_is_not_cleaned_up(world, name):
+    """The driver answers a repeated call with a volume that is in use and too small.
+
+    A restored backup has PVs with their earlier names, for new claims.
+    """
     claim = begun(world)
     world.drop_claim()
     csi = {"driver": DRIVER, "volumeHandle": "test-volume-id"}
-    world.kube.add("persistentvolumes", {"metadata": {"name": "archive"}, "spec": {"csi": csi}})
+    in_use = {"metadata": {"name": name}, "spec": {"csi": csi, "claimRef": {"uid": "u9"}}}
+    world.kube.add("persistentvolumes", in_use)
 
     def too_small(request):
         answer = default_answer(request)

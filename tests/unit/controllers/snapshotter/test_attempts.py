@@ -13,6 +13,7 @@ import pytest
 
 from csi_client import errors
 from csi_client.errors import CsiError
+from tests.support.fake_context import SEAL
 from tests.support.snapshot_world import (
     ANN_CREATED,
     ANN_DELETED,
@@ -38,6 +39,7 @@ from workers.errors import LeaseLost
 from workers.kube import paths
 from workers.kube.errors import ForbiddenError
 from workers.queue.keys import Key
+from workers.queue.seal import Seal
 from workers.translate.secrets import SecretRef
 
 SECRET = {k.ANN_SNAPSHOT_SECRET_NAME: "creds", k.ANN_SNAPSHOT_SECRET_NAMESPACE: "ns"}
@@ -99,12 +101,19 @@ def test_parameters_that_are_too_large_are_not_remembered(more, is_kept):
     assert found == (parameters if is_kept else None)
 
 
-def put(world: SnapshotWorld, record: dict[str, Any], driver: str = DRIVER) -> None:
+def put(
+    world: SnapshotWorld,
+    record: dict[str, Any],
+    driver: str = DRIVER,
+    *,
+    signer: Seal = SEAL,
+    signed_for: Key = CONTENT_KEY,
+) -> None:
     metadata: dict[str, Any] = {"name": copy_name(CONTENT_KEY), "namespace": "fleet", "uid": "m"}
     body = {"metadata": metadata}
     body["metadata"]["annotations"] = {k.ANN_RECORD_DRIVER: driver} if driver else {}
     text = msgspec.json.encode({"key": CONTENT_KEY.text, **record, "copy_uid": "m"})
-    seal = world.queue.sealed_copy(CONTENT_KEY, text).removesuffix(text)
+    seal = signer.close("marks", signed_for.text, signed_for.tenant, text).removesuffix(text)
     data = {FIELD_RECORD: text.decode(), FIELD_SEAL: seal.decode()}
     world.api.add(paths.CONFIG_MAPS, body | {"data": data})
 
@@ -125,6 +134,20 @@ def test_a_copy_is_believed_if_it_is_the_drivers(record, driver, is_read):
     put(world, record, driver)
     found = read_copy(world.api.kube, world.queue, "fleet", CONTENT_KEY)
     assert found == (replace(BEGUN.with_copy(), copy_uid="m") if is_read else None)
+
+
+@pytest.mark.parametrize(
+    ("key", "signer"),
+    [
+        pytest.param(CONTENT_KEY, Seal(), id="not signed"),
+        pytest.param(CONTENT_KEY, Seal.of_lines(["1" * 64]), id="by somebody else"),
+        pytest.param(Key(CONTENT_KEY.kind, DRIVER, "other"), SEAL, id="for another content"),
+    ],
+)
+def test_a_copy_that_no_worker_signed_is_not_believed(key, signer):
+    world = SnapshotWorld()
+    put(world, BEGUN.record(), signer=signer, signed_for=key)
+    assert read_copy(world.api.kube, world.queue, "fleet", CONTENT_KEY) is None
 
 
 def test_a_copy_that_cannot_be_written_stops_nobody():

@@ -110,7 +110,16 @@ def long_ago(one):
     one.world.api.deleted.clear()
 
 
-@pytest.mark.parametrize("situation", [ended, kept, handed_over, long_ago])
+def of_another_driver(one):
+    """As in `long_ago`; then a worker of another driver made and deleted an object of that name."""
+    long_ago(one)
+    one.world.api.add(
+        one.resource, {"metadata": {"name": one.name}, "spec": {"driver": "other.example.org"}}
+    )
+    one.world.api.drop(one.resource, one.name)
+
+
+@pytest.mark.parametrize("situation", [ended, kept, handed_over, long_ago, of_another_driver])
 @pytest.mark.parametrize("what", RECORDS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_record_put_back_leads_to_no_call(taken, kind, what, situation):
@@ -146,3 +155,27 @@ def test_an_open_attempt_is_ended_whoever_puts_its_record_back(kind):
     one.world.passed = 600
     one.run()
     assert (one.world.queue.marks, copies(one.world)) == ({}, [])
+
+
+OTHER_GROUP = {"volumeGroupSnapshotHandle": "other", "volumeSnapshotHandles": ["s"]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "resource", "source"),
+    [
+        (Single, paths.SNAPSHOT_CONTENTS, Single.source),
+        (Group, paths.GROUP_SNAPSHOT_CONTENTS, Group.source),
+        (Group, paths.GROUP_SNAPSHOT_CONTENTS, {"groupSnapshotHandles": OTHER_GROUP}),
+        (Group, paths.SNAPSHOT_CONTENTS, {"snapshotHandle": "s"}),
+    ],
+    ids=["the snapshot", "the group", "a member in another group", "a member alone"],
+)
+def test_what_a_live_object_names_is_not_deleted_with_its_open_attempt(kind, resource, source):
+    one = kind()
+    one.run()
+    kept(one)
+    spec = {"driver": DRIVER, "source": source}
+    one.world.api.add(resource, {"metadata": {"name": "backup"}, "spec": spec})
+    one.world.passed = 600
+    assert one.run().reason == "in use"
+    assert not any(method.startswith("Delete") for method in one.world.client.methods)

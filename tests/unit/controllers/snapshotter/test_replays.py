@@ -122,6 +122,19 @@ def test_a_snapshot_that_a_live_content_names_is_not_deleted_with_its_object():
     assert "DeleteSnapshot" not in world.client.methods
 
 
+def test_a_content_of_another_driver_may_have_the_same_handle():
+    world = SnapshotWorld()
+    world.add_content()
+    world.client.respond({"CreateSnapshot": [LATE, CUT]})
+    world.run_content()
+    handed_over(world)
+    other = world.api.of(paths.SNAPSHOT_CONTENTS, "backup")
+    other["spec"]["driver"] = "other.example.org"
+    world.api.add(paths.SNAPSHOT_CONTENTS, other)
+    world.passed = 600
+    assert world.run_content().reason == "cleaned up"
+
+
 def test_a_copy_that_is_made_again_deletes_nothing():
     """The copy is restored from a backup, and the watcher adds the key of each copy."""
     world = SnapshotWorld()
