@@ -13,7 +13,7 @@ from csi_client import messages as csi
 def plugin_capabilities(response: csi.GetPluginCapabilitiesResponse) -> frozenset[str]:
     """Return the service names, such as `VOLUME_ACCESSIBILITY_CONSTRAINTS`.
 
-    Entries that name no service (volume expansion, empty ones) are skipped (P-006).
+    Entries that do not name a service (volume expansion, empty ones) are skipped (P-006).
     """
     types = csi.PluginCapability.Service.Type.DESCRIPTOR.values_by_number
     return frozenset(

@@ -217,7 +217,7 @@ class Stack:
             self._wait(self._flower_lets_us_in, "Flower serves")
 
     def _wait(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait for a part that is being started; a part that is killed meanwhile is restarted."""
+        """Wait for a part that is being started; a part that is killed during this is restarted."""
 
         def holds() -> bool:
             self.revive()

@@ -23,7 +23,7 @@ CLAIMS_PER_DRIVER = 4
 BOUND_TIMEOUT_SECONDS = 90.0
 GONE_TIMEOUT_SECONDS = 60.0
 POLL_SECONDS = 0.2
-# Duration of a driver's call: long enough to kill its worker meanwhile, even on a busy machine.
+# Duration of a driver's call: long enough to kill its worker during it, even on a busy machine.
 SLOW_SECONDS = 8.0
 # The claim that fails on purpose, and the missing Secret that it needs.
 BROKEN, SECRET = "broken", "storage-login"
@@ -89,7 +89,7 @@ class Scene:
         self.wait(all_bound, BOUND_TIMEOUT_SECONDS, what)
 
     def mend(self) -> None:
-        """Restart killed parts, and print which part does their work meanwhile.
+        """Restart killed parts, and print which part does their work until then.
 
         Raises:
             PartEndedError: a part ends again and again.

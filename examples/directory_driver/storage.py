@@ -152,7 +152,7 @@ class DirectoryStore:
     def add_volume(self, volume: Volume) -> Volume:
         """Create the directory and copy the source's content into it.
 
-        If another call created the volume meanwhile, it is returned unchanged: the caller must
+        If another call has since created the volume, it is returned unchanged: the caller must
         check it like an existing one.
 
         Raises:
@@ -199,7 +199,7 @@ class DirectoryStore:
     ) -> Snapshot:
         """Copy a volume to a snapshot; the same name and source return the same snapshot.
 
-        If another call created the snapshot meanwhile, it is returned, as in `add_volume`. The
+        If another call has since created the snapshot, it is returned, as in `add_volume`. The
         snapshot is usable in `places`, or where its volume is if there are none.
 
         Raises:

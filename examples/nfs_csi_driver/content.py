@@ -52,7 +52,7 @@ def _copy_directory(directory: int, target: Path) -> None:
 
 
 def _entries(directory: int) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield files, directories and links; entries that change meanwhile may be missing."""
+    """Yield files, directories and links; entries that change during this may be missing."""
     for name in sorted(os.listdir(directory)):
         try:
             found = os.stat(name, dir_fd=directory, follow_symlinks=False)

@@ -182,7 +182,7 @@ def _owner_of(file: Path) -> tuple[str, float]:
 
 
 def _remove_stale(file: Path, owner: str) -> None:
-    """Remove a dead owner's lease; put it back if another owner took it meanwhile."""
+    """Remove a dead owner's lease; put it back if another owner has taken it."""
     away = file.with_name(f".stale-{uuid.uuid4().hex}")
     with suppress(FileNotFoundError):
         file.rename(away)

@@ -146,7 +146,7 @@ def _check_alone(root: Path, path: str) -> None:
         TakenError: there is such a directory.
     """
     for entry in (root.resolve() / REGISTRY).glob("[!.]*"):
-        with suppress(FileNotFoundError):  # the entry was deleted meanwhile
+        with suppress(FileNotFoundError):  # the entry has been deleted
             owner, other = _read(entry)
             if other != path and (
                 f"{other}/".startswith(f"{path}/") or path.startswith(f"{other}/")

@@ -372,7 +372,7 @@ class BlockSettings:
     """The path of its private key."""
 
     audience: str = setting("audience", FLAGS)
-    """The audience of all tokens; "" for the one of each driver's SnapshotMetadataService."""
+    """The audience of all tokens; "" for the audience in each driver's SnapshotMetadataService."""
 
     stream_minutes: int = setting("max-streaming-duration-min", FLAGS)
     """The longest duration of a stream, at least 1."""

@@ -182,7 +182,7 @@ _BY_OPERATION: Final[Mapping[tuple[str, str], Remedy]] = {
     ),
     ("attach", "NotFound"): Remedy(
         STORAGE,
-        "The driver knows no such volume or node: look for the volumeHandle in the storage "
+        "The driver does not know this volume or node: look for the volumeHandle in the storage "
         "backend, and check that the node is registered under the right name.",
         (_PV, "kubectl get csinode {node} -o yaml"),
     ),
@@ -203,7 +203,7 @@ _BY_OPERATION: Final[Mapping[tuple[str, str], Remedy]] = {
     ),
     ("detach", "NotFound"): Remedy(
         STORAGE,
-        "The driver knows no such volume or node, although a detach of something that is gone "
+        "The driver does not know this volume or node, although a detach of something that is gone "
         "should succeed: check the driver's log and the storage backend.",
         (_PV, DRIVER, RETRY),
     ),

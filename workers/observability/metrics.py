@@ -121,7 +121,8 @@ class Metrics:
     ) -> Callable[[str, str | None, float], None]:
         """Return an observer of a driver's calls.
 
-        The observer's arguments are the method, the status code as Go spells it, and the seconds.
+        The observer's arguments are the method, the status code as Go spells it, and the
+        duration in seconds.
 
         Args:
             driver_name: the driver's name; "" while it is unknown.

@@ -83,7 +83,7 @@ def csi_observer(
     """Return an observer of driver calls.
 
     The observer's arguments are the driver, the method, the status code as Go spells it, and the
-    seconds.
+    duration in seconds.
 
     Args:
         metrics: counts the calls.

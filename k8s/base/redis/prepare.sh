@@ -30,7 +30,7 @@ for user in watcher worker beat flower operator replication; do
   [ -s "$passwords/$user" ] || continue
   expression="$expression;s/@$user@/$(hashes "$passwords/$user")/"
 done
-# Redis reads one user per line and knows no comments.
+# Redis reads one user per line and does not support comments.
 sed -e "$expression" -e '/^#/d' -e '/^$/d' -e '/^user [a-z]*\.@driver@ /d' "$@" > "$data/users.acl"
 for file in "$passwords"/worker.*; do
   [ -s "$file" ] || continue

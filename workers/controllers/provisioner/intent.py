@@ -11,7 +11,7 @@ An optional field that is empty is left out. The fields are:
 - `stage`: one of the stages below;
 - `has_copy`: whether there may be a ConfigMap;
 - `copy_uid`: the uid of the ConfigMap;
-- `is_copied`: whether the ConfigMap certainly holds this intent;
+- `is_copied`: whether the ConfigMap is known to hold this intent;
 - `since`: the start of the first attempt, in unix seconds;
 - `request`: the CreateVolumeRequest as JSON, without secrets;
 - `class`: the claim's StorageClass;

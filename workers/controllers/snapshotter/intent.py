@@ -78,7 +78,7 @@ class Intent:
             return after their own timeout. A deletion then makes one last call, during which
             `is_open` is set too.
         has_copy: whether a ConfigMap may exist.
-        is_copied: whether a ConfigMap certainly exists and describes this call.
+        is_copied: whether a ConfigMap is known to exist and to describe this call.
         handle, members: the handles in the driver's response; empty before the response. They are
             recorded because a repeated call may not return them once the source is gone (G8).
         deadline: the call's deadline; no deadline once the call's outcome is known.
