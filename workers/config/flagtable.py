@@ -221,8 +221,8 @@ OWN_FLAGS: Final = (
          env="TLS_CERT_PATH"),
     Flag("tls-key", _STRING, "", "File with the private key of --tls-cert.", _BLOCKS,
          upstream=False, env="TLS_KEY_PATH"),
-    Flag("audience", _STRING, "", "Audience that callers' tokens must have. Default: the one that "
-         "the SnapshotMetadataService object of the driver names.", _BLOCKS, upstream=False),
+    Flag("audience", _STRING, "", "Audience that callers' tokens must have. Default: the audience "
+         "in the driver's SnapshotMetadataService object.", _BLOCKS, upstream=False),
     Flag("max-streaming-duration-min", _UINT, "10", "The longest time that a stream may take, in "
          "minutes.", _BLOCKS, upstream=False, bound=at_least(1)),
     Flag("max-streams-per-driver", _UINT, "100", "How many streams of one driver may run at the "

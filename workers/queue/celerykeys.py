@@ -75,7 +75,7 @@ class CeleryKeys:
                 self._look()
             except NoPermissionError as error:
                 _log.warning(
-                    "could not delete keys with Celery's names that are too large or that no "
+                    "could not delete keys named like Celery's that are too large or that no "
                     "process reads",
                     err=error,
                 )
@@ -121,7 +121,7 @@ class CeleryKeys:
             return
         self._celery.delete(name)
         _log.warning(
-            "deleted a key with one of Celery's names: no process reads it, it is too large, or it "
+            "deleted a key that is named like Celery's: no process reads it, it is too large, or it "
             "is not a list",
             redis_key=name,
             size_bytes=size,

@@ -227,7 +227,7 @@ class ClaimPass(ClaimWork):
         return live is not None and not self.is_here(live) and not self.is_unowned(live)
 
     def has_another(self, live: JsonObject) -> bool:
-        """True if the claim is bound to another volume than the one that this attempt creates."""
+        """True if the claim is bound to a volume other than the one that this attempt creates."""
         bound_to = (live.get("spec") or {}).get("volumeName") or ""
         return bound_to not in {"", self.volume}
 
