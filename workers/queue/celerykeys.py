@@ -121,8 +121,8 @@ class CeleryKeys:
             return
         self._celery.delete(name)
         _log.warning(
-            "deleted a key that is named like Celery's: no process reads it, it is too large, or it "
-            "is not a list",
+            "deleted a key that is named like Celery's: no process reads it, it is too large, or "
+            "it is not a list",
             redis_key=name,
             size_bytes=size,
         )
