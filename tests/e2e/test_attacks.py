@@ -35,7 +35,7 @@ from tests.support.attacked import (
 from tests.support.fleet import environment, program
 from tests.support.kube_api import KubeApi, KubeApiError
 from tests.support.rights_table import ACCOUNTS, Grant, everything, granted, page
-from tests.support.shipped import NAMESPACE, RECORDS
+from tests.support.shipped import EVERYBODY, NAMESPACE, RECORDS
 from tests.support.waiting import wait_until
 from workers.controllers import catalogue
 from workers.controllers.provisioner.spec import MOST_KEYS
@@ -49,7 +49,6 @@ MAPS = f"/api/v1/namespaces/{RECORDS}/configmaps"
 LABELS = [f"example.org/label-{number}" for number in range(MOST_KEYS)]
 PLACES = [NAMESPACE, RECORDS, "csi-driver-example", "csi-driver-node-example", "default"]
 # Every authenticated user is allowed to review its own permissions.
-EVERYBODY = {"selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"}
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,11 @@ from tests.support.waiting import wait_until
 
 K8S = Path(__file__).resolve().parents[2] / "k8s"
 NAMESPACE = "csi-fleet"
+# Resources that Kubernetes lets every service account use; 1.37 added the last one.
+EVERYBODY = {
+    *("selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"),
+    "clustertrustbundles",
+}
 RECORDS = "csi-fleet-records"
 RIGHTS = {
     "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding",
