@@ -7,7 +7,7 @@ import os
 import pytest
 
 from tests.support.csi_driver import DirectoryDriver
-from tests.support.life import CAPABILITIES, CONTROLLERS, Life
+from tests.support.life import CAPABILITIES, CONTROLLERS, FLAGS, Life
 from tests.support.redis_server import is_as_shipped
 from tests.support.shipped import K8S, NAMESPACE
 from tests.support.shipped_fleet import ShippedFleet
@@ -32,6 +32,7 @@ def fleet(request, tmp_path, api, driver, redis_binary):
         plane,
         redis_binary,
         [driver],
+        *FLAGS,
         controllers=CONTROLLERS,
         # The policies restrict the worker to this driver.
         components=[*COMPONENTS, "admission-policy"],

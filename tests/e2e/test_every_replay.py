@@ -24,7 +24,7 @@ from tests.e2e.test_replays import CONTENTS, UNSAVED, USERS, VOLUMES
 from tests.support.attach_cluster import ATTACHMENTS
 from tests.support.csi_driver import DirectoryDriver
 from tests.support.kube_api import KubeApiError
-from tests.support.life import CAPABILITIES, CONTROLLERS, Life, Operation
+from tests.support.life import CAPABILITIES, CONTROLLERS, FLAGS, Life, Operation
 from tests.support.replayed import EVERY, REPLAYED
 from tests.support.shipped import RECORDS
 from tests.support.shipped_fleet import ShippedFleet
@@ -42,6 +42,7 @@ GROUP_API = f"/apis/{GROUPS}"
 GROUP_CONTENTS = f"{GROUP_API}/volumegroupsnapshotcontents"
 COPIES = f"/api/v1/namespaces/{RECORDS}/configmaps"
 FAMILIES = {name for name, test in REPLAYED.items() if test == EVERY}
+TIMED = ("provisioner", "attacher", "resizer", "snapshotter", "health")
 # ControllerUnpublishVolume is left out: it may be repeated for a volume that is published nowhere.
 EFFECTS = ("Create", "Delete", "ControllerPublish", "ControllerExpand", "ControllerModify")
 WRITES = {
@@ -68,15 +69,15 @@ def fleet(tmp_path_factory, control_plane, redis_binary, driver):
     with control_plane.api() as api:
         made = [one["metadata"]["name"] for one in api.apply_file(GROUP_CRDS)]
         wait_until(lambda: api.items(GROUP_CONTENTS) == [], 30, "groups are served")
-    names = ("snapshotter", "snapshot-controller", "attacher", "resizer")
     fleet = ShippedFleet(
         tmp_path_factory.mktemp("replays"),
         control_plane,
         redis_binary,
         [driver],
-        *(f"--{name}-timeout=4s" for name in ("provisioner", "attacher", "resizer", "snapshotter")),
+        *(f"--{name}-timeout=4s" for name in TIMED),
+        *FLAGS,
         controllers=CONTROLLERS,
-        components=[f"controller-{name}" for name in names],
+        components=[f"controller-{name}" for name in CONTROLLERS.split(",")[1:]],
     )
     with fleet:
         yield fleet
@@ -93,7 +94,7 @@ class Everything(Life):
     def operations(self):
         return super().operations() | {
             "group-snapshot": Operation(
-                "CreateVolumeGroupSnapshot", self._cut_group, self._is_group_ready, ("", "")
+                "CreateVolumeGroupSnapshot", self._cut_group, self._is_group_ready, None
             )
         }
 

@@ -20,7 +20,7 @@ import pytest
 
 from tests.support.fleet import Scene
 from tests.support.kube_api import JsonObject
-from tests.support.life import CAPABILITIES, CONTROLLERS, Life, Operation
+from tests.support.life import CAPABILITIES, CONTROLLERS, FLAGS, Life, Operation
 from tests.support.rights import ShippedWorld
 from tests.support.shipped import K8S, RECORDS, kubeconfig_for
 from tests.support.tool import Tool
@@ -64,7 +64,7 @@ class World(ShippedWorld):
     def start(self) -> None:
         """Start watcher and worker."""
         self.start_part("watcher")
-        self.start_part("worker", f"--csi-address={self.driver.address}")
+        self.start_part("worker", f"--csi-address={self.driver.address}", *FLAGS)
 
     def start_part(self, name: str, *flags: str, wait: bool = True) -> None:
         """Start a component. Use `wait=False` if it cannot become ready."""

@@ -9,17 +9,19 @@ from __future__ import annotations
 import json
 import os
 import re
+from itertools import pairwise
 
 import pytest
 
 from tests.support.controlplane import FEATURE_GATES, ControlPlane
 from tests.support.csi_driver import DirectoryDriver
-from tests.support.fleet import Fleet, Scene
+from tests.support.fleet import Fleet, Scene, leader_flags
 from tests.support.redis_server import is_as_shipped
 from tests.support.shipped_fleet import ShippedFleet
 from tests.support.tool import Tool
-from tests.support.waiting import wait_until
+from tests.support.waiting import let_pass, wait_until
 
+PROGRAM = "csi-external-health-monitor-controller"
 BASE = "CONTROLLER_SERVICE,CREATE_DELETE_VOLUME"
 KINDS = {
     "1.13, list": f"{BASE},LIST_VOLUME_HEALTH,GET_VOLUME_HEALTH",
@@ -184,6 +186,58 @@ def test_an_api_server_that_gets_the_feature_gate_later(tmp_path, stores):
             wait_until(lambda: shown(scene, "data", stores=True), 60, "the status")
             assert "the API server stores the healthStatus field again" in fleet.log_text()
             assert fleet.log_text().count(DROPPED) == 1
+
+
+def test_a_driver_with_one_call_at_a_time_creates_a_volume_during_a_poll(
+    tmp_path, kubeconfig, scene
+):
+    """VHD-014: the creation does not wait until all twenty volumes were asked about."""
+    count, get = 20, "ControllerGetVolumeHealth"
+    with driver_of("1.13, get") as driver:
+        file = tmp_path / "drivers.yaml"
+        serial = f"{{name: {driver.name}, endpoint: {driver.address}, limits: {{serial: true}}}}"
+        file.write_text(f"drivers: [{serial}]\n")
+        with Fleet(tmp_path / "f", kubeconfig, [], f"--drivers-file={file}", *FLAGS):
+            place = scene.storage_class(driver.name)
+            for number in range(count):
+                scene.claim(f"data-{number}", place)
+            scene.wait_bound()
+            driver.set_rules({"method": get, "delay_seconds": 1})
+            before = len(driver.calls(get))
+            wait_until(lambda: len(driver.calls(get)) > before + 1, 60, "a poll")
+            before = len(driver.calls(get))
+            scene.claim("late", place)
+            scene.wait_bound("late")
+            (late,) = driver.calls("CreateVolume")[count:]
+            polled = [one for one in driver.calls(get)[before:] if one.started_at < late.started_at]
+            assert len(polled) < count // 2
+            driver.set_rules()
+        used = [one for one in driver.calls() if one.method in {get, "CreateVolume"}]
+        assert all(one.ended_at <= other.started_at for one, other in pairwise(used))
+
+
+def test_it_replaces_the_go_program(tmp_path, kubeconfig, scene):
+    """VH-040, VH-041: under its name and with its arguments, it waits for its Lease."""
+    kind = "1.12, list"
+    with driver_of(kind) as driver:
+        with Fleet(tmp_path / "provisioner", kubeconfig, [driver]):
+            scene.claim("data", scene.storage_class(driver.name))
+            scene.wait_bound()
+        lease = f"external-health-monitor-leader-{driver.name}".replace(".", "-")
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{scene.namespace}/leases"
+        body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+        spec = {"holderIdentity": "go", "leaseDurationSeconds": 3600}
+        meta = {"name": lease, "namespace": scene.namespace}
+        scene.api.create({**body, "metadata": meta, "spec": spec})
+        report(driver, scene, "data", SLOW)
+        flags = (*OFTEN, "--volume-condition", "--resync=10m", *leader_flags(scene.namespace))
+        with Fleet(tmp_path / "health", kubeconfig, [driver], *flags, command=PROGRAM) as fleet:
+            wait_until(lambda: f"/{lease}" in fleet.log_text(), 30, "it waits for the Lease")
+            let_pass(3)
+            assert driver.calls("ListVolumes") == []
+            scene.api.patch(f"{path}/{lease}", {"spec": {"holderIdentity": ""}})
+            wait_until(lambda: told(scene, "data", ABNORMAL), 60, "the event")
+            assert fleet.stop() == 0
 
 
 def test_the_shipped_rights_are_enough(request, tmp_path, scene, redis_binary, stores):

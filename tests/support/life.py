@@ -6,6 +6,7 @@ modes, pauses or signals by controller.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,11 +17,16 @@ from tests.support.fleet import Scene
 from tests.support.kube_api import JsonObject
 from tests.support.waiting import wait_until
 
-CONTROLLERS = "provisioner,attacher,resizer,snapshotter,snapshot-controller"
+CONTROLLERS = (
+    "provisioner,attacher,resizer,snapshotter,snapshot-controller,data-source-validator,health"
+)
 CAPABILITIES = (
     "CONTROLLER_SERVICE,CREATE_DELETE_VOLUME,PUBLISH_UNPUBLISH_VOLUME,EXPAND_VOLUME,MODIFY_VOLUME,"
-    "CREATE_DELETE_SNAPSHOT,LIST_SNAPSHOTS"
+    "CREATE_DELETE_SNAPSHOT,LIST_SNAPSHOTS,LIST_VOLUME_HEALTH,GET_VOLUME_HEALTH"
 )
+# The volume that recovers is found by a poll.
+FLAGS = ("--list-volumes-interval=1s",)
+_SLOW = {"status": "DEGRADED", "reason": "SlowDisk", "message": "disk 3 is slow"}
 _SNAPSHOT = "snapshot.storage.k8s.io/v1"
 _SNAPSHOTS = f"/apis/{_SNAPSHOT}"
 _CLASS_SECRETS = ("provisioner", "controller-publish", "controller-expand", "controller-modify")
@@ -36,19 +42,28 @@ class Operation:
         method: the name of the call.
         begin: creates the object, or makes the change, that causes the call.
         is_done: returns True if the API server shows the result.
-        explained: the kind and the name to pass to `explain` while the operation waits.
+        explained: the kind and the name to pass to `explain` while the operation waits; None if
+            nobody waits for it.
     """
 
     method: str
     begin: Callable[[], object]
     is_done: Callable[[], object]
-    explained: tuple[str, str]
+    explained: tuple[str, str] | None
 
 
 class Life:
-    """The objects of one driver; with `secret`, its classes name that Secret for every call."""
+    """The objects of one driver; with `secret`, its classes name that Secret for every call.
 
-    def __init__(self, scene: Scene, driver: DirectoryDriver, secret: str = "") -> None:
+    With `recovers=False`, no volume becomes unhealthy and recovers. Other programs than those that
+    were running during `prepare` could not find that out: without the feature gate for
+    healthStatus, only the Redis of the first ones has the volume's condition.
+    """
+
+    def __init__(
+        self, scene: Scene, driver: DirectoryDriver, secret: str = "", *, recovers: bool = True
+    ) -> None:
+        self.recovers = recovers
         self.scene, self.driver, self.api = scene, driver, scene.api
         self.cluster = AttachCluster(scene.api, [driver])
         self.name = self.cluster.name
@@ -70,13 +85,16 @@ class Life:
     def prepare(self) -> None:
         """Create the volumes to work on, one attachment and one snapshot; wait until they are
         ready."""
-        names = ("grows", "changes", "is-cut", "goes", "free", "used")
+        names = ("grows", "changes", "is-cut", "goes", "free", "used", "ill")
         self.scene.wait_bound(*[self._claim(one) for one in names])
         self.going, self.free, self.used = (
             self._claimed(one)["spec"]["volumeName"] for one in ("goes", "free", "used")
         )
         self._attach(self.used)
         self._cut("old")
+        if self.recovers:
+            self._report(_SLOW)
+            wait_until(lambda: self._is_ill() or self._told("Abnormal"), 60, "the volume is ill")
         wait_until(lambda: self._is_ready("old"), 60, "the first snapshot is ready")
         wait_until(lambda: self._is_attached(self.used), 60, "the first volume is attached")
         self.content = self._status("old")["boundVolumeSnapshotContentName"]
@@ -85,7 +103,7 @@ class Life:
     def operations(self) -> dict[str, Operation]:
         """Return all operations, by the word that the drivers file uses."""
         space = self.scene.namespace
-        return {
+        found = {
             "create": Operation(
                 "CreateVolume",
                 lambda: self._claim("comes"),
@@ -136,7 +154,17 @@ class Life:
                 ),
                 ("content", self.content),
             ),
+            "get-volume-health": Operation(
+                "ControllerGetVolumeHealth",
+                self._report,
+                # Without the feature gate, only events show the health.
+                lambda: self._told("Normal") or not (self._told("Abnormal") or self._is_ill()),
+                None,
+            ),
         }
+        if not self.recovers:
+            del found["get-volume-health"]
+        return found
 
     def answer_all(self, *rules: Mapping[str, Any]) -> None:
         """Set rules of the driver for each of these calls; they replace earlier rules."""
@@ -159,6 +187,7 @@ class Life:
     def clean_up(self) -> None:
         """Remove the objects while the system works; the scene removes those of the namespace."""
         self.driver.set_rules()
+        (self.driver.root / "health.json").unlink(missing_ok=True)
         for one in self.cluster.attachments():
             self.api.delete(f"{ATTACHMENTS}/{one['metadata']['name']}")
         for name in ("old", "new"):
@@ -176,6 +205,20 @@ class Life:
 
     def _count(self, operation: str) -> int:
         return len(self.driver.calls(self.operations()[operation].method))
+
+    def _report(self, *conditions: Mapping[str, str]) -> None:
+        """Set the health that the driver reports for the unhealthy volume from now on."""
+        volume = self.scene.volume(self._claimed("ill")["spec"]["volumeName"])
+        assert volume is not None
+        draft = self.driver.root / "health.draft"
+        draft.write_text(json.dumps({volume["spec"]["csi"]["volumeHandle"]: list(conditions)}))
+        draft.replace(self.driver.root / "health.json")
+
+    def _is_ill(self) -> bool:
+        return "healthStatus" in self._claimed("ill")["status"]
+
+    def _told(self, condition: str) -> bool:
+        return f"VolumeCondition{condition}" in self.scene.reasons(f"{self.name}-ill")
 
     def _claim(self, name: str) -> str:
         self.scene.claim(f"{self.name}-{name}", self.storage_class)
