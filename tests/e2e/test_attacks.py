@@ -332,6 +332,19 @@ def test_objects_of_other_drivers_stay_as_they_are(admin, worker, path, make):
     assert "csi-fleet" in refusal(worker, "PATCH", f"{path}/{foreign}/status", status)
 
 
+@pytest.mark.parametrize(
+    ("path", "make", "change"),
+    [
+        (ATTACHMENTS, attachment, {"metadata": {"ownerReferences": [NOBODY]}}),
+        (CONTENTS, content, {"metadata": {"ownerReferences": [NOBODY]}}),
+        (CONTENTS, content, {"spec": {"deletionPolicy": "Retain"}}),
+    ],
+)
+def test_objects_of_its_driver_keep_what_is_not_a_workers(admin, worker, path, make, change):
+    own = make(admin, SERVED)
+    assert "stay as they are" in refusal(worker, "PATCH", f"{path}/{own}", change)
+
+
 CLAIMS = [
     pytest.param(
         SERVED, {"metadata": {"finalizers": [IN_USE, CLONED]}}, "", id="protects a source"

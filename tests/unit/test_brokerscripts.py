@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from contextlib import closing, suppress
+from types import SimpleNamespace
 
+import pytest
 from kombu import Connection, Exchange, Queue
 from kombu.transport.redis import BINDING_SWEEP_INTERVAL, Channel, SentinelChannel
 
@@ -22,6 +24,24 @@ def test_it_is_so_behind_sentinels_too():
     for channel in (Channel, SentinelChannel):
         assert channel._queue_bind is brokerscripts.bind
         assert channel.queue_delete is brokerscripts.forget
+
+
+@pytest.mark.parametrize(("is_list", "found"), [(False, "next"), (True, True)])
+def test_what_arrived_with_a_malformed_message_is_read_at_once(is_list, found):
+    """A client's buffer may hold both messages, and no further event tells that it does."""
+    arrived = iter([ValueError("malformed"), "next"])
+    dropped = []
+
+    def read():
+        if isinstance(message := next(arrived), Exception):
+            raise message
+        return message
+
+    connection = SimpleNamespace(can_read=lambda timeout: timeout == 0)
+    channel = SimpleNamespace(subclient=SimpleNamespace(connection=connection))
+    messages = brokerscripts.Messages({}, dict, lambda: dropped.append(1))
+    assert messages._read(channel, read, is_list=is_list) == found
+    assert len(dropped) == 1
 
 
 def test_a_consumer_of_answers_and_events_stores_nothing(redis_server, redis_client):
