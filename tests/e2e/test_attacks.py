@@ -23,6 +23,7 @@ from tests.support.attacked import (
     SNAPSHOTS,
     VOLUMES,
     attachment,
+    claim_body,
     claim_path,
     content,
     existing,
@@ -314,6 +315,19 @@ def test_a_worker_changes_the_named_labels_of_its_own_volumes(
 def test_sec_2_no_living_volume_is_deleted(admin, worker, driver):
     words = "only released" if driver == SERVED else f"serve driver {FOREIGN}"
     assert words in refusal(worker, "DELETE", f"{VOLUMES}/{existing(admin, driver)}")
+
+
+def test_sec_2_no_bound_volume_is_deleted(admin, worker):
+    """Its reclaim policy is Delete, so only its phase protects it."""
+    place = {"namespace": "default", "name": "attack-bound"}
+    claim = claim_body(place["name"], SERVED)
+    claim["spec"]["volumeName"] = place["name"]
+    class_name = claim["spec"]["storageClassName"]
+    made(admin, "/api/v1/namespaces/default/persistentvolumeclaims", claim)
+    body = volume(place["name"], SERVED, claimRef=place, storageClassName=class_name)
+    path = f"{VOLUMES}/{made(admin, VOLUMES, body)}"
+    wait_until(lambda: admin.get(path)["status"].get("phase") == "Bound", 30, "it is bound")
+    assert "only released" in refusal(worker, "DELETE", path)
 
 
 def test_released_volumes_of_its_driver_are_deleted(admin, worker):
