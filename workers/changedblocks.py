@@ -226,8 +226,8 @@ class Planner:
             # The snapshot's owner can change the name, but must not choose who gets which secret.
             if (other := text(found, "driver")) != driver:
                 _unavailable(
-                    f"VolumeSnapshotClass '{name}' is one of the driver '{other}', but the snapshot "
-                    f"is one of '{driver}'"
+                    f"VolumeSnapshotClass '{name}' is one of the driver '{other}', but the "
+                    f"snapshot is one of '{driver}'"
                 )
             return found
         try:
