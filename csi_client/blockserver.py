@@ -53,6 +53,12 @@ _BOUNDED: Final = (
 )
 
 _MAX_CALLS: Final = 1000
+_MAX_REQUEST_BYTES: Final = 64 * 1024
+"""Enough for any token that fits into a header of HTTP; requests are read before the token is."""
+
+# gRPC percent-encodes the text of a status in a trailer, and clients refuse trailers over 8 KiB.
+_MAX_TEXT_BYTES: Final = 2048
+_REQUEST_SECONDS: Final = 10.0
 _PLAN_THREADS: Final = 16
 _END_SECONDS: Final = 1.0
 _CONTINUE: Final = "Continue after the last received block, with starting_offset"
@@ -197,7 +203,7 @@ class BlockServer:
         options = [
             *_BOUNDED,
             ("grpc.http2.write_buffer_size", _WINDOW_BYTES),
-            ("grpc.max_receive_message_length", 1024 * 1024),
+            ("grpc.max_receive_message_length", _MAX_REQUEST_BYTES),
             # A caller whose machine is gone must not keep its place until the stream's deadline.
             ("grpc.keepalive_time_ms", 60_000),
             ("grpc.keepalive_timeout_ms", 20_000),
@@ -223,7 +229,8 @@ class BlockServer:
         await self._stopping.wait()
         # The streams end themselves before gRPC would cancel them, so that their callers learn why.
         for one in self._deadlines:
-            one.reschedule(min(one.when() or 0.0, self._loop.time() + grace_seconds))
+            if not one.expired():  # such a stream is ending, and its timeout cannot be changed
+                one.reschedule(min(one.when() or 0.0, self._loop.time() + grace_seconds))
         await server.stop(grace_seconds + _END_SECONDS)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -249,10 +256,11 @@ class BlockServer:
         return key.read_bytes(), certificate.read_bytes()
 
     def _handler(self, method: str) -> grpc.RpcMethodHandler[Any, Any]:
-        async def handle(request: Any, context: Any) -> None:
-            stream = _Stream(method, request, context)
+        async def handle(_: Any, context: Any) -> None:
+            stream = _Stream(method, await _request(method, context), context)
             started = time.monotonic()
             code, text = await self._outcome(stream)
+            text = _cut(text)
             self._observe(
                 Ended(
                     f"/csi.v1.SnapshotMetadata/{method}",
@@ -268,7 +276,9 @@ class BlockServer:
             if code is not grpc.StatusCode.OK:
                 await context.abort(code, text)
 
-        return grpc.unary_stream_rpc_method_handler(handle, _REQUESTS[method].FromString)
+        # As a handler of one request, it would wait without a limit for callers that send none, and
+        # gRPC would log a traceback for each unreadable one.
+        return grpc.stream_stream_rpc_method_handler(handle)
 
     async def _outcome(self, stream: _Stream) -> tuple[grpc.StatusCode, str]:
         """Run the stream; return the status with which it ends."""
@@ -396,6 +406,28 @@ class _Stream:
         )
         self.driver = self.caller = ""
         self.size = 0
+
+
+async def _request(method: str, context: Any) -> Any:
+    """Read the request; a caller that sends none must not keep its place."""
+    try:
+        async with asyncio.timeout(_REQUEST_SECONDS):
+            data = await context.read()
+    except TimeoutError:
+        text = f"no request arrived within {_REQUEST_SECONDS:.0f} s"
+        await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, text)
+    try:
+        return _REQUESTS[method].FromString(data)
+    except (DecodeError, TypeError):  # or the caller ended its stream of requests without one
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the request is unreadable")
+
+
+def _cut(text: str) -> str:
+    """Return the text, truncated to what a caller's gRPC accepts."""
+    data = text.encode(errors="replace")
+    if len(data) <= _MAX_TEXT_BYTES:
+        return text
+    return f"{data[:_MAX_TEXT_BYTES].decode(errors='ignore')} ... (cut)"
 
 
 def _csi_request(

@@ -13,8 +13,9 @@ snapshotter_secret.go.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from csi_client import errors
 from csi_client.blockserver import Asked, Planned, StreamRefused
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
     from workers.drivers.driversfile import DriverSpec
     from workers.kube.resources import KubeResources
+
+
+_NAME: Final = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,9 +220,16 @@ class Planner:
     def _class(self, snapshot: Json, driver: str) -> Json:
         if name := objects.class_name(snapshot):
             try:
-                return self._kube.get(paths.SNAPSHOT_CLASSES, name)
+                found = self._kube.get(paths.SNAPSHOT_CLASSES, name)
             except ApiError as error:
                 _unavailable(f"failed to get VolumeSnapshotClass '{name}': {error}")
+            # The snapshot's owner can change the name, but must not choose who gets which secret.
+            if (other := text(found, "driver")) != driver:
+                _unavailable(
+                    f"VolumeSnapshotClass '{name}' is one of the driver '{other}', but the "
+                    f"snapshot is one of '{driver}'"
+                )
+            return found
         try:
             classes = [
                 one
@@ -249,6 +260,9 @@ def _check(asked: Asked) -> None:
         "startingOffset cannot be negative": asked.starting_offset < 0,
         "maxResults cannot be negative": asked.max_results < 0,
     }
+    # The names become parts of a path of the API server.
+    for field, name in (("namespace", asked.namespace), ("snapshot's name", asked.snapshot)):
+        problems[f"the {field} is not a name of Kubernetes"] = not _NAME.fullmatch(name)
     for problem, is_there in problems.items():
         if is_there:
             raise StreamRefused(errors.INVALID_ARGUMENT, problem)

@@ -313,5 +313,24 @@ def test_a_snapshot_without_a_class_has_the_default_one(kube):
     assert refusal(kube)[1].startswith("failed to list VolumeSnapshotClasses: ")
 
 
+def test_a_class_of_another_driver_does_not_choose_the_secret(kube):
+    """CBD-011: the snapshot's owner can change the name of the class."""
+    kube.classes = [kube.make_class("fast", "two", **{f"{SECRET_KEY}-name": "array"})]
+    text = "VolumeSnapshotClass 'fast' is one of the driver 'two', but the snapshot is one of 'one'"
+    assert refusal(kube) == ("UNAVAILABLE", text)
+
+
+@pytest.mark.parametrize("name", ["..", ".", "a/b", "a\nb", "snap\n", "Snap", "-a", "a" * 254, "é"])
+def test_a_name_that_no_object_has(kube, name):
+    """CBD-012: the names are checked before anything is asked."""
+    kube.broken["services"] = AssertionError("it must not be read")
+    assert refusal(kube, namespace=name) == (
+        "INVALID_ARGUMENT",
+        "the namespace is not a name of Kubernetes",
+    )
+    code, text = refusal(kube, snapshot=name)
+    assert (code, text) == ("INVALID_ARGUMENT", "the snapshot's name is not a name of Kubernetes")
+
+
 def test_no_text_shows_the_token():
     assert "secret" not in repr(asked(token="secret"))

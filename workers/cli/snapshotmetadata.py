@@ -36,6 +36,8 @@ _log = get_logger(__name__)
 READY_FILE: Final = "snapshot-metadata.ready"
 GRACE_SECONDS: Final = 20.0
 _GAUGE_SECONDS: Final = 5.0
+_MAX_LOGGED: Final = 320
+"""Longer than any namespace and name; the caller may be unknown, and its names are unchecked."""
 
 
 class _Drivers:
@@ -98,7 +100,7 @@ def run(settings: Settings) -> int:
         _log.info(
             "a stream of block metadata ended",
             method=one.method,
-            snapshot=f"{one.asked.namespace}/{one.asked.snapshot}",
+            snapshot=f"{one.asked.namespace}/{one.asked.snapshot}"[:_MAX_LOGGED],
             driver=one.driver,
             caller=one.caller,
             size_bytes=one.size,

@@ -11,14 +11,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from workers.topology.terms import Term, make_term
+from workers.translate.fields import object_list, text, text_list
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from csi_client import messages as csi
 
 MOST_PLACES: Final = 4096
 """A selector that stands for more places is refused, because it would need too much memory."""
+
+_MOST_PAIRS: Final = 64 * MOST_PLACES
+"""Comparing more pairs of places would keep the process busy for seconds."""
 
 Selector: TypeAlias = "list[Mapping[str, Any]]"
 
@@ -40,13 +44,14 @@ def places(selector: Iterable[Mapping[str, Any]]) -> list[Term]:
 
     Raises:
         TooManyPlacesError: there are more than `MOST_PLACES`.
+        FieldError: a field has a type that the API does not allow.
     """
     found: dict[Term, None] = {}
     for entry in selector:
-        expressions = entry.get("matchLabelExpressions") or ()
+        expressions = object_list(entry, "matchLabelExpressions")
         built: list[dict[str, str]] = [{}] if expressions else []
         for expression in expressions:
-            key, values = expression["key"], expression.get("values") or ()
+            key, values = text(expression, "key"), text_list(expression, "values")
             if len(built) * len(values) > MOST_PLACES:
                 raise TooManyPlacesError
             built = [
@@ -61,15 +66,17 @@ def places(selector: Iterable[Mapping[str, Any]]) -> list[Term]:
     return list(found)
 
 
-def common_places(one: Iterable[Term], other: Iterable[Term]) -> list[Term]:
+def common_places(one: Sequence[Term], other: Sequence[Term]) -> list[Term]:
     """Return the places that both lists allow: each pair that does not contradict itself (P-343).
 
     Places with different keys are merged, because a node must satisfy both. The caller does not
     know which zones a region has, so the driver refuses impossible combinations.
 
     Raises:
-        TooManyPlacesError: there are more than `MOST_PLACES`.
+        TooManyPlacesError: there are more than `MOST_PLACES`, or too many pairs to compare.
     """
+    if len(one) * len(other) > _MOST_PAIRS:
+        raise TooManyPlacesError
     found: dict[Term, None] = {}
     others = [dict(place) for place in other]
     for first in map(dict, one):

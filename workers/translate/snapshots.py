@@ -130,6 +130,7 @@ def content_source(
     class_name: str,
     driver_name: str,
     prevent_mode_conversion: bool = True,
+    has_topology: bool = False,
 ) -> ContentSource:
     """Return the snapshot handle for the request (rows 5 to 11, P-215).
 
@@ -143,6 +144,7 @@ def content_source(
             driver with the class's provisioner. For a migrated class, that is the in-tree name,
             so such a restore never works there (D-004).
         prevent_mode_conversion: the flag `--prevent-volume-mode-conversion`.
+        has_topology: the gate `VolumeSnapshotTopology`; without it, nodeAffinity is not read.
 
     Raises:
         SourceError: NoChange; one of these checks fails. The first one that fails is reported.
@@ -163,7 +165,8 @@ def content_source(
     warning = _check_size(source, snapshot, claim)
     if prevent_mode_conversion:
         _check_mode(source, content, claim)
-    return ContentSource(handle, warning=warning, node_affinity=tuple(node_affinity(content)))
+    affinity = node_affinity(content) if has_topology else ()
+    return ContentSource(handle, warning=warning, node_affinity=tuple(affinity))
 
 
 def needs_finalizer(snapshot: Json) -> bool:

@@ -13,6 +13,7 @@ from workers.topology.selectors import (
     selector_of,
     selector_of_answer,
 )
+from workers.translate.fields import FieldError
 
 ZONE, REGION = "zone", "region"
 
@@ -95,3 +96,26 @@ def test_too_many_places_are_refused_before_they_fill_the_memory():
     wide = places([entry(("k", many))]), places([entry(("l", many))])
     with pytest.raises(TooManyPlacesError):
         common_places(*wide)
+
+
+def test_many_places_are_not_compared_pair_by_pair():
+    """A driver can answer with many places; 4096 of them twice would take half a minute."""
+    sides = [[((ZONE, f"{name}{number}"),) for number in range(4096)] for name in "ab"]
+    with pytest.raises(TooManyPlacesError):
+        common_places(*sides)
+    assert common_places(sides[0], sides[1][:64]) == []
+
+
+@pytest.mark.parametrize(
+    ("expressions", "field"),
+    [
+        (["x"], "matchLabelExpressions"),
+        ({"key": ZONE}, "matchLabelExpressions"),
+        ([{"key": ["x"], "values": ["a"]}], "key"),
+        ([{"key": ZONE, "values": "abc"}], "values"),
+        ([{"key": ZONE, "values": [1]}], "values"),
+    ],
+)
+def test_a_selector_of_wrong_types_is_an_error_that_names_the_field(expressions, field):
+    with pytest.raises(FieldError, match=field):
+        places([{"matchLabelExpressions": expressions}])

@@ -296,8 +296,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         not know the topology of snapshots.
         """
         allowed = object_list(storage_class, "allowedTopologies")
-        is_on = self.work.driver.settings.gates.volume_snapshot_topology
-        if not is_on or source is None or not source.node_affinity or self.selected_node:
+        if source is None or not source.node_affinity or self.selected_node:
             return allowed
         name = text(storage_class, "metadata", "name")
         try:

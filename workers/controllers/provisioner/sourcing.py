@@ -93,6 +93,7 @@ def _snapshot(
         class_name=claim_class_name(claim),
         driver_name=work.driver.name,
         prevent_mode_conversion=work.driver.settings.provision.prevent_volume_mode_conversion,
+        has_topology=work.driver.settings.gates.volume_snapshot_topology,
     )
     if protect and snapshots.needs_finalizer(snapshot):
         _protect_snapshot(work, source, snapshot)

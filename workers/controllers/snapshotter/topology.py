@@ -44,8 +44,10 @@ def allowed(work: ContentPass, snapshot_class: JsonObject) -> Selector:
     Raises:
         AttemptError: the selector stands for too many places.
     """
+    if not work.settings.has_topology:
+        return []
     found = object_list(snapshot_class, "allowedTopologies")
-    if not found or not work.settings.has_topology:
+    if not found:
         return []
     name = snapshot_class["metadata"]["name"]
     if not is_on(work):

@@ -91,6 +91,21 @@ def test_sns120_without_the_gate_or_the_capability_nothing_changes(gate, capabil
     assert (asked(world), stored(world)) == ([None], None)
 
 
+def test_sns120_without_the_gate_the_classs_field_is_not_read():
+    """SNS-120: Whatever a class has in the field, the call is as before."""
+    world = world_of(answer("z1"), gate=False, allowed="?")
+    assert world.run_content().action.value == "done"
+    assert asked(world) == [None]
+
+
+def test_a_class_of_wrong_types_is_not_sent():
+    """The error names the field; there is no call."""
+    world = world_of(answer("z1"), allowed=[{"matchLabelExpressions": [{"values": "z1"}]}])
+    world.run_content()
+    assert "values is a string" in error_of(world.content())
+    assert asked(world) == []
+
+
 def test_sns120_a_stored_topology_stays_without_the_gate():
     """SNS-120: The field is kept, and nothing acts on it."""
     world = world_of(answer("z2"), gate=False, nodeAffinity=STORED)
