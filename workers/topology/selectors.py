@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from workers.topology.terms import Term, make_term
-from workers.translate.fields import object_list, text, text_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -44,14 +43,13 @@ def places(selector: Iterable[Mapping[str, Any]]) -> list[Term]:
 
     Raises:
         TooManyPlacesError: there are more than `MOST_PLACES`.
-        FieldError: a field has a type that the API does not allow.
     """
     found: dict[Term, None] = {}
     for entry in selector:
-        expressions = object_list(entry, "matchLabelExpressions")
+        expressions = entry.get("matchLabelExpressions") or ()
         built: list[dict[str, str]] = [{}] if expressions else []
         for expression in expressions:
-            key, values = text(expression, "key"), text_list(expression, "values")
+            key, values = expression["key"], expression.get("values") or ()
             if len(built) * len(values) > MOST_PLACES:
                 raise TooManyPlacesError
             built = [

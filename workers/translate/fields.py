@@ -131,6 +131,17 @@ def object_list(obj: Json, *path: str) -> list[Json]:
     return list(found)
 
 
+def selector_at(obj: Json, *path: str) -> list[Json]:
+    """Return a copy of the topology selector at `path`, whose entries have the right types."""
+    found = object_list(obj, *path)
+    for entry in found:
+        for expression in object_list(entry, "matchLabelExpressions"):
+            if optional_text(expression, "key") is None:
+                _reject(expression, ("key",), None, "a string")
+            text_list(expression, "values")
+    return found
+
+
 def annotations_of(obj: Json) -> dict[str, str]:
     """Return the annotations of an object."""
     return text_map(obj, "metadata", "annotations")

@@ -29,6 +29,7 @@ from workers.translate.fields import (
     object_list,
     optional_mapping,
     optional_text,
+    selector_at,
     text,
     text_list,
     text_map,
@@ -91,7 +92,7 @@ def node_of(content: Json) -> str | None:
 
 def node_affinity(content: Json) -> list[Json]:
     """Return the topology of a snapshot content; [] if it has none."""
-    return object_list(content, "spec", "nodeAffinity")
+    return selector_at(content, "spec", "nodeAffinity")
 
 
 def bound_content(snapshot: Json) -> str:

@@ -13,7 +13,7 @@ from workers.topology.selectors import (
     selector_of,
     selector_of_answer,
 )
-from workers.translate.fields import FieldError
+from workers.translate.fields import FieldError, selector_at
 
 ZONE, REGION = "zone", "region"
 
@@ -111,6 +111,7 @@ def test_many_places_are_not_compared_pair_by_pair():
     [
         (["x"], "matchLabelExpressions"),
         ({"key": ZONE}, "matchLabelExpressions"),
+        ([{"values": ["a"]}], "key"),
         ([{"key": ["x"], "values": ["a"]}], "key"),
         ([{"key": ZONE, "values": "abc"}], "values"),
         ([{"key": ZONE, "values": [1]}], "values"),
@@ -118,4 +119,4 @@ def test_many_places_are_not_compared_pair_by_pair():
 )
 def test_a_selector_of_wrong_types_is_an_error_that_names_the_field(expressions, field):
     with pytest.raises(FieldError, match=field):
-        places([{"matchLabelExpressions": expressions}])
+        selector_at({"terms": [{"matchLabelExpressions": expressions}]}, "terms")

@@ -36,7 +36,7 @@ from workers.translate import (
 )
 from workers.translate import secrets as secret_rules
 from workers.translate import volume as volume_rules
-from workers.translate.fields import object_list, text, text_map
+from workers.translate.fields import object_list, selector_at, text, text_map
 from workers.translate.names import volume_name
 from workers.translate.outcome import create_volume_state
 from workers.translate.request import build_request, recorded_request, repeated_request
@@ -302,7 +302,9 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         try:
             usable = selectors.places(source.node_affinity)
             if allowed:
-                usable = selectors.common_places(selectors.places(allowed), usable)
+                usable = selectors.common_places(
+                    selectors.places(selector_at(storage_class, "allowedTopologies")), usable
+                )
         except selectors.TooManyPlacesError as error:
             message = (
                 f"StorageClass {name} and the snapshot's content have {error} of topologies. Use "

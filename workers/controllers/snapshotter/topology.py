@@ -15,7 +15,7 @@ from workers.errors import AttemptError, State
 from workers.observability import trail
 from workers.observability.logging import get_logger
 from workers.topology import selectors
-from workers.translate.fields import object_list
+from workers.translate.fields import selector_at
 from workers.translate.snapshot_objects import (
     CAPABILITY_TOPOLOGY,
     NODE_AFFINITY_DROPPED,
@@ -46,7 +46,7 @@ def allowed(work: ContentPass, snapshot_class: JsonObject) -> Selector:
     """
     if not work.settings.has_topology:
         return []
-    found = object_list(snapshot_class, "allowedTopologies")
+    found = selector_at(snapshot_class, "allowedTopologies")
     if not found:
         return []
     name = snapshot_class["metadata"]["name"]
