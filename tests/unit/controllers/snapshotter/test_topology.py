@@ -100,7 +100,9 @@ def test_sns120_without_the_gate_the_classs_field_is_not_read():
 
 def test_a_class_of_wrong_types_is_not_sent():
     """The error names the field; there is no call."""
-    world = world_of(answer("z1"), allowed=[{"matchLabelExpressions": [{"key": ZONE, "values": "z1"}]}])
+    world = world_of(
+        answer("z1"), allowed=[{"matchLabelExpressions": [{"key": ZONE, "values": "z1"}]}]
+    )
     world.run_content()
     assert "values is a string" in error_of(world.content())
     assert asked(world) == []
