@@ -34,6 +34,10 @@ def selector(**values):
     ]
 
 
+def _pairs(place):
+    return sorted(place.items())
+
+
 def requirement(affinity, *, gate=True, allowed=None, plugin=TOPOLOGY, node=""):
     """Return the requisite places of the request for a restore, as maps; None if it is unset."""
     settings = Settings(gates=FeatureGates(volume_snapshot_topology=gate))
@@ -50,7 +54,8 @@ def requirement(affinity, *, gate=True, allowed=None, plugin=TOPOLOGY, node=""):
         return None
     wanted = request.accessibility_requirements
     found = [dict(one.segments) for one in wanted.requisite]
-    assert sorted(map(str, found)) == sorted(str(dict(one.segments)) for one in wanted.preferred)
+    preferred = [dict(one.segments) for one in wanted.preferred]
+    assert sorted(found, key=_pairs) == sorted(preferred, key=_pairs)
     return found
 
 
