@@ -2,8 +2,8 @@
 
 All deadlines use the queue's clock (`workers.queue.clock`), which each process follows through its
 heartbeat; `Session` in workers/queue/leases.py creates and compares deadlines. The clock may start
-again if Redis starts without data. A deadline from an earlier epoch therefore ends no later than
-the time by which a call that began before the current epoch must have ended.
+again if Redis starts without data. A deadline from an earlier epoch is therefore capped: it ends
+when every call that began before the current epoch must have ended.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Deadline:
         seconds: the time from the creation of the deadline to `until`.
         life: the start of the epoch in which the deadline was created, in seconds on the queue's
             clock; 0 in records from older releases.
-        caller: the process that the call ends with (`workers.queue.lifeline`); empty if the call
+        caller: the process whose exit ends the call (`workers.queue.lifeline`); empty if the call
             may outlive its process.
     """
 

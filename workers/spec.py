@@ -144,7 +144,7 @@ class Rules(Protocol):
 
 
 class NoRules:
-    """Rules that ignore everything, for controllers whose keys are added by time.
+    """Rules that ignore everything, for controllers whose keys are added on a schedule.
 
     A subclass overrides what it needs.
     """
@@ -165,10 +165,10 @@ class NoRules:
         return ()
 
     def begin_list(self, resource: Resource) -> None:
-        """Ignore a list."""
+        """Do nothing, because lists are ignored."""
 
     def end_list(self, resource: Resource) -> Iterable[Told]:
-        """Ignore a list."""
+        """Do nothing, because lists are ignored."""
         del resource
         return ()
 

@@ -310,7 +310,7 @@ def _show_kinds(report: dict[str, Any]) -> None:
 
 
 def _kinds(work: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the kinds of work that some worker does or that waits for a worker."""
+    """Return the kinds of work that a worker does or that are waiting for a worker."""
     return {
         kind: lane
         for kind, lane in work.items()

@@ -5,7 +5,7 @@ use a share of the threads; when the share is used up, the process stops fetchin
 These keys wait in Redis for a free thread here or in another worker. A message that was already
 fetched is still processed.
 
-If fewer threads are free than one share, a driver may use at most as many threads as are free. So
+If fewer threads are free than one share, a driver may not use more threads than it leaves free. So
 each further driver that hangs takes half of the rest: of 64 threads, three hanging drivers take 16
 each, and the next ones 8, 4, 2 and 1. Over time the drivers share the threads evenly.
 """

@@ -36,7 +36,7 @@ def review(client: KubeClient, resource: paths.Resource, spec: dict[str, Any]) -
     """Return the status of a review of this `spec`.
 
     Raises:
-        ApiError: the API server did not review.
+        ApiError: the API server did not perform the review.
     """
     body = {"apiVersion": resource.api_version, "kind": resource.kind, "spec": spec}
     return dict(client.create(resource.path(), body).get("status") or {})

@@ -41,8 +41,8 @@ def resource_of(url: str) -> tuple[str, str]:
 def api_observer(metrics: Metrics) -> Callable[[str, str, int, float], None]:
     """Return an observer of API requests.
 
-    The observer's arguments are the method, the path, the status and the seconds. The status is 0
-    if there was no response. A watch is observed only if it could not be opened.
+    The observer's arguments are the method, the path, the status and the duration in seconds. The
+    status is 0 if there was no response. A watch is observed only if it could not be opened.
     """
 
     def observe(method: str, url: str, status: int, seconds: float) -> None:

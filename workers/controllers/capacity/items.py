@@ -40,7 +40,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Obsolete:
-    """An object of the publisher that belongs to no wanted item; its text is `del:<name>`."""
+    """A published object that no longer matches a wanted item; its text is `del:<name>`."""
 
     name: str
 

@@ -103,7 +103,7 @@ class Listed(NamedTuple):
     Attributes:
         until: the monotonic time after which the volumes are listed again.
         volumes: the driver's bound volumes.
-        known: as in `State`, for the case that there are too many for a mark.
+        known: the same as in `State`; used if there are too many of them for a mark.
     """
 
     until: float

@@ -149,8 +149,8 @@ def existing(work: ClaimWork, name: str) -> JsonObject:
 def is_going(found: JsonObject) -> bool:
     """True if the PV is being deleted or gone, so that it cannot be the PV of a new volume.
 
-    The PV's own volume may already be deleted, and the new volume would be left without a PV
-    (upstream issue 1469).
+    Otherwise the new volume would be left without a PV, because the PV's own volume may already be
+    deleted (upstream issue 1469).
     """
     return not found or "deletionTimestamp" in found["metadata"]
 

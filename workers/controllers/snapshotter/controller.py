@@ -40,7 +40,7 @@ class SnapshotterController:
         return sync_content(context, driver, key, lease)
 
     def periodic(self, context: Context, driver: Driver | None) -> Iterable[Due]:
-        """Return nothing, because a waiting key is delayed until it is due."""
+        """Return nothing, because a waiting key is scheduled for the time when it is due."""
         del context, driver
         return ()
 

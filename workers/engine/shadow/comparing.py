@@ -123,7 +123,7 @@ def _created(wanted: JsonObject, live: JsonObject, ignored: re.Pattern[str]) -> 
 def _changed(
     base: JsonObject, wanted: JsonObject, live: JsonObject, ignored: re.Pattern[str]
 ) -> tuple[str, ...]:
-    """Return the fields that the shadow would have changed but that have other live values."""
+    """Return the fields that the shadow would have changed but whose live values differ."""
     before, ours, theirs = (dict(leaves(one)) for one in (base, wanted, live))
     names = [
         name
