@@ -119,6 +119,21 @@ def rules(foreign: str) -> tuple[int, list[dict[str, Any]]]:
     return len(made), found
 
 
+def once_each(foreign: str, *methods: str) -> dict[str, list[dict[str, Any]]]:
+    """Return rules of the example driver by method: each extreme answer comes once.
+
+    The work is done before the answer. After the last extreme answer, the answers are good.
+    """
+    kinds = {name.rpartition("/")[2]: kind for name, kind in answers().items()}
+    return {
+        method: [
+            {"method": method, "times": 1, "answer_base64": _encoded(one)}
+            for _, one in worst(filled(kinds[method]), foreign=foreign, **_SMALL)
+        ]
+        for method in methods
+    }
+
+
 def _encoded(message: Message) -> str:
     return b64encode(message.SerializeToString()).decode()
 
