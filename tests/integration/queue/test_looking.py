@@ -186,5 +186,5 @@ def test_what_this_process_mirrors_counts_at_once(redis_client):
 
 
 def test_pauses_are_mirrored_through_the_queue_alone(redis_client):
-    with pytest.raises(ValueError, match="only with a queue"):
+    with pytest.raises(ValueError, match="without a queue"):
         Pauses(redis_client).mirror(Recorded("5"))
