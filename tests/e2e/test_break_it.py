@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,9 +61,16 @@ def invited(process, log):
 
 
 @pytest.fixture
-def demo(tmp_path):
+def folder():
+    """A folder with a short path, because the path of Redis's socket has at most 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="demo-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def demo(folder):
     """The running demo, its log, and the file that it asks the user to source."""
-    with started(tmp_path) as (process, log):
+    with started(folder) as (process, log):
         yield process, log, invited(process, log)
 
 
@@ -117,11 +125,11 @@ def test_ten_kills_at_random_moments_lose_nothing(demo, who):
     nothing_is_lost(place, names)
 
 
-def test_a_demo_that_is_killed_itself_continues_and_loses_nothing(tmp_path):
+def test_a_demo_that_is_killed_itself_continues_and_loses_nothing(folder):
     """It is killed ten times at random moments, from its start to the end of its story."""
     chance, names, survived = random.Random(SEED), set(), set()
     for _ in range(KILLS):
-        with started(tmp_path) as (process, log):
+        with started(folder) as (process, log):
             end = time.monotonic() + chance.uniform(0, WITHIN_SECONDS)
             while time.monotonic() < end:
                 assert process.is_running(), log.read_text()
@@ -133,9 +141,9 @@ def test_a_demo_that_is_killed_itself_continues_and_loses_nothing(tmp_path):
                         names ^= user.act(names)
                 let_pass(0.2)
             process.kill()
-        assert len(survived | {one.name for one in tmp_path.glob("csi-fleet-demo-*")}) <= 1
-        survived |= {one.name for one in tmp_path.glob("csi-fleet-demo-*")}
-    with started(tmp_path) as (process, log):
+        assert len(survived | {one.name for one in folder.glob("csi-fleet-demo-*")}) <= 1
+        survived |= {one.name for one in folder.glob("csi-fleet-demo-*")}
+    with started(folder) as (process, log):
         place = invited(process, log)
         assert place.parent.name in survived
         assert "continuing the demo" in log.read_text()
@@ -143,7 +151,7 @@ def test_a_demo_that_is_killed_itself_continues_and_loses_nothing(tmp_path):
             User(api, variables["DEMO_NAMESPACE"], chance).repair()
         print(f"SEED={SEED}: {len(names)} claims")
         nothing_is_lost(place, names)
-    wait_until(lambda: not list(tmp_path.glob("csi-fleet-demo-*")), 30, "nothing is left behind")
+    wait_until(lambda: not list(folder.glob("csi-fleet-demo-*")), 30, "nothing is left behind")
 
 
 class User:

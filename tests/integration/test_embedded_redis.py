@@ -134,3 +134,11 @@ def test_celery_reaches_its_own_lists_alone(tmp_path, redis_binary):
         app.close()
     finally:
         embedded_redis.stop(process, tmp_path)
+
+
+def test_a_folder_with_a_long_path_is_refused(tmp_path):
+    """The error names the path and the flags, because Redis only says that it cannot listen."""
+    folder = tmp_path / ("x" * 100)
+    folder.mkdir()
+    with pytest.raises(ConfigError, match="107 bytes: .*Choose a shorter folder with --state-dir"):
+        embedded_redis.start(folder)

@@ -28,6 +28,8 @@ STOP_TIMEOUT_SECONDS = 5.0
 # The timeout for connecting; the same timeout applies again to reading the reply.
 REPLY_TIMEOUT_SECONDS = 0.5
 SOCKET = "redis.sock"
+MOST_PATH_BYTES = 107
+"""The longest path of a unix socket on Linux."""
 LOG = "redis.log"
 INSTALLATION = "installation"
 
@@ -84,8 +86,16 @@ def start(directory: Path) -> tuple[subprocess.Popen[bytes], str]:
 
     Returns:
         The process and its URL (`unix://…`).
+
+    Raises:
+        ConfigError: the path of the socket would be too long.
     """
     path = directory / SOCKET
+    if len(os.fsencode(path.absolute())) > MOST_PATH_BYTES:
+        raise ConfigError(
+            f"the path of Redis's socket has more than {MOST_PATH_BYTES} bytes: {path.absolute()}. "
+            "Choose a shorter folder with --state-dir or TMPDIR"
+        )
     config = [
         "port 0",
         f"unixsocket {_word(path)}",
