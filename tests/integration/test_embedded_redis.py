@@ -140,5 +140,5 @@ def test_a_folder_with_a_long_path_is_refused(tmp_path):
     """The error names the path and the flags, because Redis only says that it cannot listen."""
     folder = tmp_path / ("x" * 100)
     folder.mkdir()
-    with pytest.raises(ConfigError, match="107 bytes: .*Choose a shorter folder with --state-dir"):
+    with pytest.raises(ConfigError, match=r"107 bytes: .*Choose a shorter folder with --state-dir"):
         embedded_redis.start(folder)
