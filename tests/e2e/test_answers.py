@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.answers_world import DRIVER, AnswersWorld
 from tests.support.controlplane import ControlPlane
+from tests.support.waiting import wait_until
 from workers.config.load import parse
 from workers.explain.moves import ADMIN, CLUSTER, FLEET, ITSELF, NOBODY, STORAGE, USER
 from workers.kube import paths
@@ -64,7 +65,7 @@ def situation(asked: str, cause: str, *what: str, move: str, command: str):
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory):
     """A control plane where only the API server runs, so that no controller changes an object."""
-    with ControlPlane(tmp_path_factory.mktemp("answers")) as plane:
+    with ControlPlane(tmp_path_factory.mktemp("answers"), users={"dev": ("dev",)}) as plane:
         plane.kill("kube-controller-manager")
         with plane.api() as api:
             for name in ("volumegroupsnapshot", "volumegroupsnapshotcontent"):
@@ -1460,6 +1461,63 @@ def class_of_an_unknown_driver(world):
     world.storage_class("odd", "nobody.example.org")
 
 
+# Objects that only look as if they were all right.
+
+
+@situation(
+    "pv {x}pv",
+    "available",
+    "The volume is free and is waiting for a claim.",
+    move=NOBODY,
+    command=NOTHING,
+)
+def volume_that_nobody_claims(world):
+    world.volume(phase="Available", policy="Retain", storageClassName="manual")
+
+
+@situation(
+    "pvc {ns}/data",
+    "volume-mismatch",
+    "the claim's storageClassName is empty, the volume's is manual",
+    "the claim's size is 2Gi, the volume's is 1Gi",
+    move=USER,
+    command="kubectl get pv {x}pv -o yaml",
+)
+def named_volume_does_not_match(world):
+    world.volume(phase="Available", policy="Retain", storageClassName="manual")
+    size = {"requests": {"storage": "2Gi"}}
+    world.claim(storage_class="", volumeName=world.named("pv"), resources=size)
+
+
+@situation(
+    "pvc {ns}/data-web-0",
+    "quota",
+    "statefulset web could not create it",
+    "exceeded quota: storage",
+    move=USER,
+    command="kubectl describe resourcequota storage -n {ns}",
+)
+def claim_of_a_workload_exceeds_the_quota(world):
+    world.failed_creation(
+        'failed to create PVC data-web-0: persistentvolumeclaims "data-web-0" is forbidden: '
+        "exceeded quota: storage, requested: requests.storage=20Gi, used: requests.storage=90Gi, "
+        "limited: requests.storage=100Gi"
+    )
+
+
+@situation(
+    "pvc {ns}/data-web-0",
+    "not-created",
+    "statefulset web could not create it",
+    move=USER,
+    command="kubectl describe statefulset web -n {ns}",
+)
+def claim_of_a_workload_is_refused(world):
+    world.failed_creation(
+        'failed to create PVC data-web-0: admission webhook "check.example.org" denied it'
+    )
+
+
 def snapshot_source(name: str):
     return {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": name}
 
@@ -1496,6 +1554,71 @@ def failed_attach(
 @pytest.mark.parametrize("one", SITUATIONS, ids=lambda one: one.make.__name__)
 def test_the_answer_says_what_happened_whose_move_it_is_and_the_command(world, one):
     check(world, one)
+
+
+def test_an_account_with_few_rights_learns_which_permission_is_missing(world, plane):
+    """The claim can be read, its class cannot: the answer names the permission and the event."""
+    claim = world.claim(storage_class="gold")
+    world.put(
+        paths.EVENTS,
+        "data.1",
+        involvedObject={
+            "kind": "PersistentVolumeClaim",
+            **{key: claim["metadata"][key] for key in ("name", "namespace", "uid")},
+        },
+        reason="ProvisioningFailed",
+        message='storageclass.storage.k8s.io "gold" not found',
+        type="Warning",
+        source={"component": "persistentvolume-controller"},
+        lastTimestamp="2026-01-01T00:00:00Z",
+    )
+    world.api.patch(
+        paths.CLAIMS.path("data", namespace=world.namespace),
+        {"metadata": {"annotations": {"volume.kubernetes.io/storage-provisioner": None}}},
+    )
+    allow(world, "dev", "persistentvolumeclaims", "pods", "events")
+    world.kubeconfig = plane.kubeconfig_for("dev")
+    text, answer = world.explain("pvc", f"{world.namespace}/data")
+    assert (answer["cause"], answer["move"]) == ("no-permission", ADMIN), text
+    assert "`get` for storageclasses.storage.k8s.io" in answer["text"]
+    assert 'storageclass.storage.k8s.io "gold" not found' in answer["text"]
+    assert answer["commands"] == ["kubectl auth can-i get storageclasses.storage.k8s.io"]
+    text, answer = world.explain("snapshot", f"{world.namespace}/snap")
+    assert (answer["cause"], answer["move"]) == ("no-permission", ADMIN), text
+    assert answer["commands"] == [
+        f"kubectl auth can-i get volumesnapshots.snapshot.storage.k8s.io -n {world.namespace}"
+    ]
+
+
+def allow(world: AnswersWorld, user: str, *resources: str) -> None:
+    """Let a user read some kinds of the namespace."""
+    group, name = "rbac.authorization.k8s.io", "reader"
+    place = {"name": name, "namespace": world.namespace}
+    made = {"apiVersion": f"{group}/v1", "metadata": place}
+    rules = [{"apiGroups": [""], "resources": list(resources), "verbs": ["get", "list"]}]
+    world.api.create({**made, "kind": "Role", "rules": rules})
+    world.api.create(
+        {
+            **made,
+            "kind": "RoleBinding",
+            "roleRef": {"apiGroup": group, "kind": "Role", "name": name},
+            "subjects": [{"kind": "User", "name": user, "apiGroup": group}],
+        }
+    )
+
+
+def test_a_kind_whose_crd_is_not_installed_is_named(world):
+    world.claim()
+    group = "groupsnapshot.storage.k8s.io"
+    crd = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/volumegroupsnapshots.{group}"
+    world.api.delete(crd)
+    wait_until(lambda: not world.api.find(crd), 30, "the CRD is gone")
+    try:
+        text, answer = world.explain("group-snapshot", f"{world.namespace}/all")
+    finally:
+        world.api.apply(group_crd("volumegroupsnapshot"))
+    assert (answer["cause"], answer["move"]) == ("crd-missing", ADMIN), text
+    assert answer["commands"] == [f"kubectl get crd volumegroupsnapshots.{group}"]
 
 
 def test_without_redis_the_objects_still_answer(world):

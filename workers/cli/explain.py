@@ -10,9 +10,11 @@ import time
 from typing import TYPE_CHECKING
 
 from workers.cli import terminal, wholes
-from workers.cli.explaining import ABSENT, explained
+from workers.cli.explaining import ABSENT, explained, without_permission
 from workers.cli.tools import named_object
+from workers.explain.refusals import REFUSED
 from workers.explain.text import as_json, as_lines
+from workers.kube.errors import ForbiddenError
 
 if TYPE_CHECKING:
     from workers.cli.tools import Tools
@@ -29,7 +31,10 @@ def run(tools: Tools) -> int:
         further=tuple(wholes.WHOLES),
     )
     shown = f"{namespace}/{name}" if namespace else name
-    answer = explained(tools, word, namespace, name)
+    try:
+        answer = explained(tools, word, namespace, name)
+    except ForbiddenError as error:
+        answer = without_permission(tools, word, namespace, name, error)
     state, cause, problem = answer.found.state, answer.cause, answer.problem
     entries = answer.history()
     if tools.is_data:
@@ -42,4 +47,4 @@ def run(tools: Tools) -> int:
         terminal.write_lines(lines[1:])
     if problem:
         sys.stderr.write(f"csi-fleet explain: {problem}\n")
-    return 1 if problem or cause.code in ABSENT else 0
+    return 1 if problem or cause.code in ABSENT | {REFUSED} else 0

@@ -6,6 +6,7 @@ API server does not answer, reading fails.
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -22,18 +23,18 @@ from workers.explain.facts import (
     Source,
     VolumeFacts,
 )
-from workers.explain.quietly import quietly
+from workers.explain.quietly import quiet_list, quietly
 from workers.explain.serving import PROVISIONER, Served, kept, of_controller
 from workers.explain.words import nearest, stamp
 from workers.kube import paths
-from workers.kube.errors import NotFoundError, Unreachable
+from workers.kube.errors import ForbiddenError, NotFoundError, Unreachable
 from workers.migration import plugins
 from workers.queue.driverrecords import complete
 from workers.queue.inspect import read_key
 from workers.queue.keys import claim_key, volume_key
 from workers.translate import parameters
 from workers.translate import secrets as secret_rules
-from workers.translate.claims import claim_class_name, selected_node
+from workers.translate.claims import claim_class_name, provisioner_annotation, selected_node
 from workers.translate.fields import is_deleting, text, text_map
 from workers.translate.names import volume_name
 from workers.translate.quantity import QuantityError, parse
@@ -58,6 +59,11 @@ OF_SNAPSHOTS: Final = ("count/volumesnapshots.snapshot.storage.k8s.io",)
 _OTHERS: Final = 3
 # The maximum length at which a kind is shown, because a claim can name any kind.
 _SHOWN: Final = 100
+# The reason of a workload controller's events if it cannot create a pod or a claim. Their message
+# names the object.
+_NOT_CREATED: Final = "FailedCreate"
+_OF_A_CLAIM: Final = re.compile(r"persistentvolumeclaim|\bPVC\b|\bClaim\b", re.IGNORECASE)
+_WORD: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?")
 _CLUSTER_SOURCES: Final = frozenset({"persistentvolume-controller"})
 
 
@@ -85,13 +91,21 @@ class Gatherer:
         except NotFoundError:
             return replace(
                 facts,
+                refusal=self._refusal(namespace, name),
                 quotas=self.quotas(namespace),
                 hint=elsewhere(self._kube, namespace, name),
             )
         class_name = claim_class_name(claim)
-        storage_class = self._class(class_name)
+        storage_class, unreadable = None, ""
+        try:
+            storage_class = self._class(class_name)
+        except ForbiddenError as error:
+            unreadable = str(error)
         records = self._tools.registry.alive()
-        driver_name = driver_of(records, str((storage_class or {}).get("provisioner") or ""))
+        asked = provisioner_annotation(claim) if unreadable else None
+        driver_name = driver_of(
+            records, asked or str((storage_class or {}).get("provisioner") or "")
+        )
         queue_name, record = find_driver(records, driver_name, selected_node(claim))
 
         uid = claim["metadata"]["uid"]
@@ -103,14 +117,19 @@ class Gatherer:
             class_name=class_name,
             names_class=(claim.get("spec") or {}).get("storageClassName") is not None,
             storage_class=storage_class,
-            hint="" if storage_class else quietly(lambda: self._class_hint(class_name), ""),
+            unreadable=unreadable,
+            hint=""
+            if storage_class or unreadable
+            else quietly(lambda: self._class_hint(class_name), ""),
             driver_name=driver_name,
             driver=record,
             served=Served.by(records, PROVISIONER),
             state=read_key(self._tools.redis, key) if driver_name else None,
             watchers=len(self._tools.presence.alive()),
             workers=len(self._tools.presence.workers()),
-            volume=self._volume((claim.get("spec") or {}).get("volumeName") or pv_name),
+            volume=quietly(
+                lambda: self._volume((claim.get("spec") or {}).get("volumeName") or pv_name), None
+            ),
             **_holds(self._tools, class_name),
         )
         if is_deleting(claim):
@@ -135,6 +154,7 @@ class Gatherer:
             node=chosen,
             secret=self._secret(facts.storage_class, claim, pv_name),
             last_error=self._last_error(facts.namespace, claim["metadata"]["uid"]),
+            warning=self._warning(facts.namespace, claim["metadata"]["uid"]),
             class_problem=_class_problem(facts.storage_class, claim, pv_name),
             missing_attributes_class=quietly(lambda: self._missing_attributes_class(claim), ""),
             **self._source(claim),
@@ -168,7 +188,10 @@ class Gatherer:
             found = self._kube.get(resource, source.name, namespace=source.namespace)
         except NotFoundError as error:
             is_missing = error.is_about(source.name)
-            return {"missing_source": f"{source.kind} {name}"} if is_missing else {}
+            if not is_missing and self._kube.is_served(resource):
+                return {}
+            crd = "" if is_missing else f"{resource.plural}.{resource.group}"
+            return {"missing_source": f"{source.kind} {name}", "missing_crd": crd}
         status = found.get("status") or {}
         is_ready = (
             status.get("readyToUse") if source.is_snapshot else status.get("phase") == "Bound"
@@ -268,6 +291,24 @@ class Gatherer:
                     found.append(Quota(name, resource, used.get(resource, "0"), hard))
         return tuple(found)
 
+    def _refusal(self, namespace: str, name: str) -> tuple[str, str, str] | tuple[()]:
+        """Return the newest event of a workload's controller that failed to create the claim.
+
+        A StatefulSet's controller, for example, writes such events; () if there is none.
+        """
+        fields = f"reason={_NOT_CREATED},type=Warning"
+        read = lambda: self._kube.list(paths.EVENTS, namespace=namespace, fieldSelector=fields)  # noqa: E731
+        events = [
+            one
+            for one in quiet_list(read)
+            if name in _WORD.findall(text(one, "message")) and _OF_A_CLAIM.search(one["message"])
+        ]
+        if not events:
+            return ()
+        newest = max(events, key=lambda one: stamp(text(one, "lastTimestamp")))
+        about = newest["involvedObject"]
+        return text(about, "kind").lower(), text(about, "name"), text(newest, "message")
+
     def _pods(self, namespace: str, claim_name: str) -> tuple[tuple[str, ...], str]:
         names, problem = [], ""
         nothing: list[JsonObject] = []
@@ -336,14 +377,18 @@ class Gatherer:
             if (one["spec"].get("source") or {}).get("persistentVolumeName") == name
         }
 
-    def _last_error(self, namespace: str, uid: str) -> tuple[str, float] | None:
-        """Return the newest warning event that was not written by Kubernetes itself."""
-        nothing: list[JsonObject] = []
-        events = quietly(lambda: list(self._kube.list_warnings(namespace, uid)), nothing)
+    def _warning(self, namespace: str, uid: str) -> str:
+        return (self._last_error(namespace, uid, without=frozenset()) or ("", 0.0))[0]
+
+    def _last_error(
+        self, namespace: str, uid: str, without: frozenset[str] = _CLUSTER_SOURCES
+    ) -> tuple[str, float] | None:
+        """Return the newest warning event; Kubernetes's own are left out by default."""
+        events = quiet_list(lambda: self._kube.list_warnings(namespace, uid))
         found = [
             (event.get("message") or "", stamp(event.get("lastTimestamp") or ""))
             for event in events
-            if (event.get("source") or {}).get("component") not in _CLUSTER_SOURCES
+            if (event.get("source") or {}).get("component") not in without
         ]
         return max(found, key=lambda one: one[1], default=None)
 

@@ -91,6 +91,16 @@ def volume(phase="Released", policy="Delete", claim="", uid="", **metadata):
     }
 
 
+def offer(**spec):
+    """A volume that no claim has, and that suits the claim if `spec` does not change that."""
+    found = volume("Available")
+    return {**found, "spec": {"storageClassName": "fast", **spec}}
+
+
+FORBIDDEN = (
+    'storageclasses.storage.k8s.io "fast" is forbidden: User "dev" cannot get resource '
+    '"storageclasses" in API group "storage.k8s.io" at the cluster scope'
+)
 ERROR = Note(NOW - 3, "error", "rpc error: code = Internal desc = boom")
 REFUSAL = Note(NOW, "error", f"{REFUSED}403 Forbidden: no")
 DEFECT = Note(NOW, "error", f"{UNEXPECTED} KeyError at a.py:1")
@@ -141,8 +151,37 @@ CASES = [
     pytest.param(lost(volumeName="pv"), "lost", "lost its volume: PersistentVolume pv does",
                  id="lost"),
     pytest.param(lost(), "lost", "but names no volume", id="lost, and never had one"),
-    pytest.param(replace(claim(volumeName="pv"), volume=volume()), "binding", "is binding the",
+    pytest.param(replace(claim(volumeName="pv"), volume=offer()), "binding", "is binding the",
                  id="binding"),
+    pytest.param(replace(claim(volumeName="pv"), volume=offer(storageClassName="manual")),
+                 "volume-mismatch", "the claim's storageClassName is fast, the volume's is manual",
+                 id="another class"),
+    pytest.param(replace(claim(volumeName="pv"), volume=offer(volumeMode="Block")),
+                 "volume-mismatch", "the claim's volumeMode is Filesystem, the volume's is Block",
+                 id="another mode"),
+    pytest.param(replace(claim(volumeName="pv", accessModes=["ReadWriteMany", "ReadOnlyMany"]),
+                 volume=offer(accessModes=["ReadWriteMany"])), "volume-mismatch",
+                 "accessModes is ReadWriteMany, ReadOnlyMany, the volume's is ReadWriteMany",
+                 id="fewer access modes"),
+    pytest.param(replace(claim(volumeName="pv", resources={"requests": {"storage": "2Gi"}}),
+                 volume=offer(capacity={"storage": "1Gi"})), "volume-mismatch",
+                 "the claim's size is 2Gi, the volume's is 1Gi", id="too small"),
+    pytest.param(replace(claim(volumeName="pv", volumeAttributesClassName="gold"),
+                 volume=offer()), "volume-mismatch", "the volume's is empty",
+                 id="another attributes class"),
+    pytest.param(replace(FACTS, claim=None, refusal=("statefulset", "web",
+                 "exceeded quota: few, requested: 1Gi")), "quota",
+                 "statefulset web could not create it",
+                 id="refused by a quota"),
+    pytest.param(replace(FACTS, claim=None, refusal=("statefulset", "web", "no")), "not-created",
+                 "statefulset web could not create it: no", id="refused by something else"),
+    pytest.param(replace(FACTS, missing_source="VolumeSnapshot shop/s", missing_crd="v.g"),
+                 "source-missing", "the CRD v.g is not installed", id="kind of the source missing"),
+    pytest.param(replace(FACTS, storage_class=None, driver_name="", unreadable=FORBIDDEN,
+                 warning="no gold"), "no-permission", "The newest warning about the claim: no gold",
+                 id="class not readable"),
+    pytest.param(replace(FACTS, storage_class=None, unreadable=FORBIDDEN), "not-queued",
+                 "not queued", id="class not readable, but the driver is known"),
     pytest.param(replace(claim(volumeName="pv"), volume=volume(claim="shop/other")),
                  "volume-of-another", "belongs to claim shop/other", id="somebody else's volume"),
     pytest.param(replace(claim(volumeName="pv"), volume=volume(claim="shop/data", uid="u0")),
@@ -237,7 +276,9 @@ DELETING = {"deletionTimestamp": "2027-01-15T08:00:00Z"}
         (replace(VOLUME, volume=volume("Bound")), "in-use"),
         (replace(VOLUME, volume=volume("Bound", **DELETING)), "still-bound"),
         (replace(VOLUME, volume=volume(policy="Retain")), "kept"),
-        (replace(VOLUME, volume=volume("Available")), "waiting"),
+        (replace(VOLUME, volume=volume("Available")), "available"),
+        (replace(VOLUME, volume=volume("Available", "Retain")), "available"),
+        (replace(VOLUME, volume=volume("Pending")), "waiting"),
         (replace(VOLUME, driver=None), "driver-not-registered"),
         (replace(VOLUME, attachments={"a": "n1"}), "still-attached"),
         (replace(VOLUME, state=replace(VOLUME_STATE, fails=1, due=NOW, trail=(ERROR,))),

@@ -31,6 +31,7 @@ EVERY = {
     name: f"{name.replace('_', '-')}-1"
     for name in (
         *("attachment", "attributes_class", "claim", "claim_namespace", "class", "content"),
+        *("crd", "creator", "creator_kind", "verb", "resource"),
         *("content_kind", "driver", "group", "namespace", "node", "pod", "quota", "secret"),
         *("secret_namespace", "snapshot", "snapshot_kind", "source_kind", "source_namespace"),
         "volume",
