@@ -1,6 +1,7 @@
 """`csi-fleet explain pvc NAMESPACE/NAME`, `va NAME`, ...: explains why an object is waiting.
 
-It also shows the object's history. `explain driver|class|namespace NAME` is in `wholes.py`.
+It also shows the object's history. `explain driver|class|namespace NAME` is in `wholes.py`, and
+`explain pod NAMESPACE/NAME` in `pods.py`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from workers.cli import terminal, wholes
+from workers.cli import pods, terminal, wholes
 from workers.cli.explaining import ABSENT, explained, without_permission
 from workers.cli.tools import named_object
 from workers.explain.refusals import REFUSED
@@ -24,11 +25,13 @@ def run(tools: Tools) -> int:
     """Run the command; return 1 if the object does not exist or Redis does not answer, else 0."""
     if (whole := wholes.named(tools.settings.arguments)) is not None:
         return wholes.run(tools, *whole)
+    if words := pods.named(tools):
+        return pods.run(tools, *words)
     word, namespace, name = named_object(
         tools.settings.arguments,
         "explain",
         given=tools.settings.tool.namespace,
-        further=tuple(wholes.WHOLES),
+        further=(pods.POD, *wholes.WHOLES),
     )
     shown = f"{namespace}/{name}" if namespace else name
     try:

@@ -318,6 +318,15 @@ def _late(facts: ClaimFacts) -> Cause | None:
             "Start a pod that mounts the claim.",
             is_problem=False,
         )
+    if facts.pod_node:
+        return Cause(
+            "waits-for-consumer",
+            f"The claim is waiting for the scheduler to choose a node, but pod {facts.pods[0]} "
+            f"names node {facts.pod_node} itself (spec.nodeName), so the scheduler does not "
+            "consider the pod.",
+            "Create the pod again without spec.nodeName. To keep the node, set spec.nodeSelector "
+            "to the node's label kubernetes.io/hostname instead.",
+        )
     why = f": {facts.pod_problem}" if facts.pod_problem else "."
     return Cause(
         "waits-for-consumer",
@@ -396,6 +405,20 @@ def _source_not_ready(facts: ClaimFacts) -> Cause | None:
     )
 
 
+def _source_of_another(facts: ClaimFacts) -> Cause | None:
+    """Return a cause if the source's data is in the storage of a different driver, else None."""
+    if not facts.driver_name or facts.source_driver in {"", facts.driver_name}:
+        return None
+    return Cause(
+        "source-unsupported",
+        f"The claim's volume is to be created from {facts.ready_source}, whose data belongs to "
+        f'driver "{facts.source_driver}". The driver of storage class "{facts.class_name}" is '
+        f'"{facts.driver_name}", and a driver can copy only its own volumes.',
+        "Create the claim again with a class of the source's driver.",
+        templates=("kubectl get storageclass", *RECREATE),
+    )
+
+
 def _class_parameters(facts: ClaimFacts) -> Cause | None:
     if not facts.class_problem:
         return None
@@ -423,6 +446,16 @@ def _populated(facts: ClaimFacts) -> Cause | None:
     if not facts.source:
         return None
     who = f"populator {facts.populator}" if facts.populator else "a populator of that kind"
+    if facts.last_error:
+        return Cause(
+            "waits-for-populator",
+            f"The claim is waiting for {who}, which fills the volume from {facts.source}. The "
+            f"newest warning about the claim: {facts.last_error[0]}",
+            "Remove what the warning names, or ask whoever runs the populator. The populator "
+            "then continues automatically.",
+            move=ADMIN,
+            templates=(DESCRIBE, "kubectl get volumepopulators -o yaml"),
+        )
     return Cause(
         "waits-for-populator",
         f"The claim is waiting for {who}, which fills the volume from {facts.source}; csi-fleet "
@@ -657,6 +690,7 @@ _LOOKS: Final[tuple[Callable[[ClaimFacts], Cause | None], ...]] = (
     _secret,
     _source,
     _source_not_ready,
+    _source_of_another,
     _failed,
     _retry_queued,
 )
@@ -676,4 +710,5 @@ _OF_OBJECTS: Final = (
     _secret,
     _source,
     _source_not_ready,
+    _source_of_another,
 )

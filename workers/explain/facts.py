@@ -98,12 +98,15 @@ class ClaimFacts:
         volume: the claim's PV; None if there is none.
         pods: the names of the pods that use the claim.
         pod_problem: why the first of these pods is not scheduled.
+        pod_node: the node of the first of these pods that has one.
         last_error: our newest warning event about the claim: (message, Unix time).
         source: `KIND.GROUP NAME` from which a populator must fill the claim; "" for none.
         populator: the VolumePopulator of that kind; "" for none, None if unreadable.
         missing_source: the claim or snapshot to copy from, if it does not exist.
         missing_crd: the name of the CRD of that source's kind, if the kind itself is missing.
         waiting_source: the claim or snapshot to copy from, if it cannot be copied now.
+        ready_source: the claim or snapshot to copy from, if it can be copied.
+        source_driver: the driver that has its data; "" if unknown.
         class_problem: why the class's parameters cannot be used; "" if they can.
         missing_attributes_class: the claim's VolumeAttributesClass, if it does not exist.
         unreadable: the API server's message if the user must not read the class; "" otherwise.
@@ -134,12 +137,15 @@ class ClaimFacts:
     secret: SecretFacts | None = None
     pods: tuple[str, ...] = ()
     pod_problem: str = ""
+    pod_node: str = ""
     last_error: tuple[str, float] | None = None
     source: str = ""
     populator: str | None = None
     missing_source: str = ""
     missing_crd: str = ""
     waiting_source: Source | None = None
+    ready_source: str = ""
+    source_driver: str = ""
     class_problem: str = ""
     missing_attributes_class: str = ""
     unreadable: str = ""

@@ -133,7 +133,7 @@ class Gatherer:
             **_holds(self._tools, class_name),
         )
         if is_deleting(claim):
-            facts = replace(facts, pods=self._pods(namespace, name)[0])
+            facts = replace(facts, **self._pods(namespace, name))
         if (claim.get("status") or {}).get("phase") == "Bound":
             return facts
         return self._pending(facts, claim, pv_name)
@@ -142,15 +142,12 @@ class Gatherer:
         """Add the facts that only an unbound claim needs."""
         node = selected_node(claim)
         chosen = quietly(lambda: self._node(node), None) if node else None
-        pods, problem = facts.pods, ""
         if chosen is None or not chosen.exists:
-            pods, problem = self._pods(facts.namespace, facts.name)
+            facts = replace(facts, **self._pods(facts.namespace, facts.name))
         exists = None if facts.driver is not None else self.csi_driver_exists(facts.driver_name)
         return replace(
             facts,
             csi_driver_exists=exists,
-            pods=pods,
-            pod_problem=problem,
             node=chosen,
             secret=self._secret(facts.storage_class, claim, pv_name),
             last_error=self._last_error(facts.namespace, claim["metadata"]["uid"]),
@@ -197,9 +194,18 @@ class Gatherer:
             status.get("readyToUse") if source.is_snapshot else status.get("phase") == "Bound"
         )
         if is_ready and not is_deleting(found):
-            return {}
+            driver = quietly(lambda: self._driver_of(found), "")
+            return {"source_driver": driver, "ready_source": f"{source.kind} {name}"}
         waiting = Source(source.kind, name, is_deleting=is_deleting(found))
         return {"waiting_source": waiting}
+
+    def _driver_of(self, source: JsonObject) -> str:
+        """Return the driver that has a source's data; "" if it is unknown."""
+        volume = text(source, "spec", "volumeName")
+        if volume:
+            return text(self._kube.get_volume(volume), "spec", "csi", "driver")
+        content = text(source, "status", "boundVolumeSnapshotContentName")
+        return text(self._kube.get_snapshot_content(content), "spec", "driver") if content else ""
 
     def _missing_attributes_class(self, claim: JsonObject) -> str:
         name = text(claim, "spec", "volumeAttributesClassName")
@@ -309,16 +315,19 @@ class Gatherer:
         about = newest["involvedObject"]
         return text(about, "kind").lower(), text(about, "name"), text(newest, "message")
 
-    def _pods(self, namespace: str, claim_name: str) -> tuple[tuple[str, ...], str]:
-        names, problem = [], ""
+    def _pods(self, namespace: str, claim_name: str) -> dict[str, Any]:
+        """Return the facts about the pods that use the claim."""
+        names: list[str] = []
+        problem = node = ""
         nothing: list[JsonObject] = []
         read = lambda: list(self._kube.list_pods_using(namespace, claim_name))  # noqa: E731
         for pod in quietly(read, nothing):
             names.append(pod["metadata"]["name"])
+            node = node or text(pod, "spec", "nodeName")
             for condition in (pod.get("status") or {}).get("conditions") or ():
                 if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
                     problem = problem or condition.get("message") or ""
-        return tuple(names), problem
+        return {"pods": tuple(names), "pod_problem": problem, "pod_node": node}
 
     def _node(self, name: str) -> NodeFacts:
         try:

@@ -89,7 +89,16 @@ def test_the_rest_is_kubectl():
         words = shlex.split(command, comments=True)
         assert words[0] in {"csi-fleet", "kubectl"}
         if words[0] == "kubectl":
-            assert words[1] in {"get", "describe", "delete", "patch", "replace", "edit", "create"}
+            assert words[1] in {
+                "get",
+                "describe",
+                "delete",
+                "patch",
+                "replace",
+                "edit",
+                "create",
+                "auth",
+            }
     assert PODS.endswith(SELECTOR)
 
 

@@ -200,6 +200,7 @@ def test_every_code_of_grpc_has_a_remedy_that_can_be_typed():
         (
             *("driver", "class", "secret", "secret_namespace", "volume", "node", "policy", "quota"),
             *("webhook", "verb", "resource", "account", "service_namespace", "source_namespace"),
+            *("snapshot", "snapshot_kind", "content", "content_kind", "claim", "claim_namespace"),
         ),
         "x",
     )
