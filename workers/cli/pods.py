@@ -1,4 +1,4 @@
-"""`csi-fleet explain pod NAMESPACE/NAME`: explains the first of the pod's claims that has a problem.
+"""`csi-fleet explain pod NAMESPACE/NAME`: explains the first claim of the pod that has a problem.
 
 csi-fleet does no work for pods, but a user who asks about storage often knows only the pod.
 """

@@ -82,6 +82,10 @@ TOPOLOGY_DROPPED: Final = Cause(
     "field nodeAffinity, because the installed CRD of VolumeSnapshotContents does not have it.",
     "Install CRDs that have the field, or switch off the feature gate VolumeSnapshotTopology.",
 )
+_DELETED_WITH_CONTENT: Final = (
+    'kubectl patch {object} --type=merge -p \'{{"spec":{{"deletionPolicy":"Delete"}}}}\''
+    "  # only if nobody needs the data"
+)
 # The finalizers that the snapshot controller removes from a snapshot or a group snapshot.
 _OURS: Final = (
     k.FINALIZER_SNAPSHOT_BOUND,
@@ -137,8 +141,7 @@ def _kept(tools: Tools, shape: Shape, content: JsonObject) -> Cause | None:
         is_problem=False,
         templates=(
             "kubectl get {object} -o yaml",
-            """kubectl patch {object} --type=merge -p '{{"spec":{{"deletionPolicy":"Delete"}}}}'"""
-            "  # only if nobody needs the data",
+            _DELETED_WITH_CONTENT,
             "kubectl delete {object}  # only if nobody needs the data",
         ),
     )

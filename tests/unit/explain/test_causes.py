@@ -120,6 +120,14 @@ CASES = [
     pytest.param(replace(FACTS, storage_class={"provisioner": "d",
                  "volumeBindingMode": "WaitForFirstConsumer"}), "waits-for-consumer",
                  "no pod uses", id="late binding"),
+    pytest.param(replace(FACTS, pods=("web-0",), pod_node="n1", storage_class={"provisioner": "d",
+                 "volumeBindingMode": "WaitForFirstConsumer"}), "waits-for-consumer",
+                 "pod web-0 names node n1 itself", id="late binding, without the scheduler"),
+    pytest.param(replace(FACTS, source="A.b c", populator="p", last_error=("no image", NOW)),
+                 "waits-for-populator", "newest warning about the claim: no image",
+                 id="the populator warns"),
+    pytest.param(replace(FACTS, ready_source="VolumeSnapshot shop/s", source_driver="nas"),
+                 "source-unsupported", 'belongs to driver "nas"', id="source of another driver"),
     pytest.param(replace(FACTS, driver=None, csi_driver_exists=False), "unknown-provisioner",
                  "is unknown", id="unknown provisioner"),
     pytest.param(replace(FACTS, driver=None, csi_driver_exists=True), "driver-not-registered",
@@ -251,6 +259,13 @@ def test_what_must_be_there_first_comes_first():
     """A missing class is reported before a pause that would also hold the claim."""
     paused = replace(STATE, pauses=(Pause("operator", "x", 0.0),))
     assert claim_cause(replace(FACTS, state=paused, storage_class=None)).code == "class-missing"
+
+
+@pytest.mark.parametrize(("phase", "is_advised"), [("Bound", False), ("Released", True)])
+def test_only_a_released_volume_is_to_be_taken_from_its_claim(phase, is_advised):
+    cause = claim_cause(replace(claim(volumeName="pv"), volume=volume(phase, claim="shop/other")))
+    assert ("spec.claimRef" in cause.advice) == is_advised
+    assert any("/spec/claimRef" in one for one in cause.templates) == is_advised
 
 
 def test_every_problem_says_what_to_do():
