@@ -1177,7 +1177,7 @@ def another_pod_has_the_volume(world):
 @situation(
     "pvc {ns}/data",
     "not-attached",
-    "not attached to node n2, where pod web-0 waits for it",
+    "not attached to node n2, where pod web-0 is waiting for it",
     "lun busy",
     move=STORAGE,
     command="csi-fleet explain va {x}va",

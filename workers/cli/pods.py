@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from workers.cli import terminal
 from workers.cli.explaining import ABSENT, explained, without_permission
 from workers.errors import ConfigError
-from workers.explain import commands
+from workers.explain import commands, refusals
 from workers.explain.facts import Cause
 from workers.explain.generic import Explained
 from workers.explain.text import as_json, as_lines
@@ -66,7 +66,7 @@ def cause_of(tools: Tools, namespace: str, name: str) -> Cause:
     """Return the cause of the first claim with a problem, else that the claims are fine.
 
     Raises:
-        ApiError: the API server does not answer, or refuses to show the pod.
+        ApiError: the API server does not answer.
     """
     try:
         pod = tools.kube.get(paths.PODS, name, namespace=namespace)
@@ -77,6 +77,8 @@ def cause_of(tools: Tools, namespace: str, name: str) -> Cause:
             "Check the namespace and the name.",
             templates=("kubectl get pods -A",),
         )
+    except ForbiddenError as error:
+        return refusals.cause(str(error))
     claims = sorted(mounted_claims(pod))
     if not claims:
         return Cause(

@@ -7,19 +7,26 @@ import pytest
 from workers.explain import commands, refusals
 from workers.explain.generic import Explained
 
+_CLASS = (
+    'x "gold" is forbidden: User "dev" cannot get resource "storageclasses" in API group '
+    '"storage.k8s.io" at the cluster scope'
+)
+_PODS = (
+    'pods is forbidden: User "dev" cannot list resource "pods" in API group "" in the namespace '
+    '"shop"'
+)
+
 
 @pytest.mark.parametrize(
     ("message", "right", "command"),
     [
         (
-            'x "gold" is forbidden: User "dev" cannot get resource "storageclasses" in API group '
-            '"storage.k8s.io" at the cluster scope',
+            _CLASS,
             "`get` for storageclasses.storage.k8s.io,",
             "kubectl auth can-i get storageclasses.storage.k8s.io",
         ),
         (
-            'pods is forbidden: User "dev" cannot list resource "pods" in API group "" in the '
-            'namespace "shop"',
+            _PODS,
             "`list` for pods -n shop,",
             "kubectl auth can-i list pods -n shop",
         ),
