@@ -127,9 +127,7 @@ class Gatherer:
             state=read_key(self._tools.redis, key) if driver_name else None,
             watchers=len(self._tools.presence.alive()),
             workers=len(self._tools.presence.workers()),
-            volume=quietly(
-                lambda: self._volume((claim.get("spec") or {}).get("volumeName") or pv_name), None
-            ),
+            volume=self._volume_of(claim, pv_name),
             **_holds(self._tools, class_name),
         )
         if is_deleting(claim):
@@ -263,6 +261,20 @@ class Gatherer:
         try:
             return self._kube.get_volume(name)
         except NotFoundError:
+            return None
+
+    def _volume_of(self, claim: JsonObject, pv_name: str) -> JsonObject | None:
+        """Return the claim's volume; None also if it must not be read and little depends on it.
+
+        Raises:
+            ForbiddenError: an unbound claim names a volume that the user must not read.
+        """
+        named = text(claim, "spec", "volumeName")
+        try:
+            return self._volume(named or pv_name)
+        except ForbiddenError:
+            if named and text(claim, "status", "phase") != "Bound":
+                raise
             return None
 
     def csi_driver_exists(self, name: str) -> bool | None:
