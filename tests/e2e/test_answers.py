@@ -1821,10 +1821,6 @@ def test_an_account_with_few_rights_learns_which_permission_is_missing(world, pl
     claim = world.claim(storage_class="gold")
     why = 'storageclass.storage.k8s.io "gold" not found'
     world.event_of_claim(claim, "ProvisioningFailed", why, "persistentvolume-controller")
-    world.api.patch(
-        paths.CLAIMS.path("data", namespace=world.namespace),
-        {"metadata": {"annotations": {"volume.kubernetes.io/storage-provisioner": None}}},
-    )
     allow(world, "dev", "persistentvolumeclaims", "pods", "events")
     world.kubeconfig = plane.kubeconfig_for("dev")
     text, answer = world.explain("pvc", f"{world.namespace}/data")

@@ -257,8 +257,7 @@ def _class(facts: ClaimFacts) -> Cause | None:
             "Set spec.storageClassName to a class, or mark one class as the default.",
         )
     if facts.unreadable and not facts.driver_name:
-        said = f" The newest warning about the claim: {facts.warning}" if facts.warning else ""
-        return refusals.cause(facts.unreadable, said)
+        return _unreadable(facts)
     if facts.storage_class is None and not facts.unreadable:
         return Cause(
             "class-missing",
@@ -646,6 +645,12 @@ def _retry_queued(facts: ClaimFacts) -> Cause | None:
     return queueing.queued(facts.state) if facts.state is not None else None
 
 
+def _unreadable(facts: ClaimFacts) -> Cause:
+    """Return the cause if the reason may be the class, which the user must not read."""
+    said = f" The newest warning about the claim: {facts.warning}" if facts.warning else ""
+    return refusals.cause(facts.unreadable, said)
+
+
 def _unseen(facts: ClaimFacts) -> Cause:
     created = stamp(((facts.claim or {}).get("metadata") or {}).get("creationTimestamp", ""))
     if facts.watchers == 0:
@@ -660,6 +665,8 @@ def _unseen(facts: ClaimFacts) -> Cause:
             f"The claim is not queued now. The last error, at {moment(found[1])}: {found[0]}",
             f"To queue the claim again, run csi-fleet retry pvc {facts.namespace}/{facts.name}.",
         )
+    if facts.unreadable:
+        return _unreadable(facts)
     age = duration(max(0.0, facts.now - created)) if created else "a while"
     return Cause(
         "not-queued",
