@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.answers_world import DRIVER, AnswersWorld
 from tests.support.controlplane import ControlPlane
+from tests.support.waiting import wait_until
 from workers.config.load import parse
 from workers.explain.moves import ADMIN, CLUSTER, FLEET, ITSELF, NOBODY, STORAGE, USER
 from workers.kube import paths
@@ -64,7 +65,7 @@ def situation(asked: str, cause: str, *what: str, move: str, command: str):
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory):
     """A control plane where only the API server runs, so that no controller changes an object."""
-    with ControlPlane(tmp_path_factory.mktemp("answers")) as plane:
+    with ControlPlane(tmp_path_factory.mktemp("answers"), users={"dev": ("dev",)}) as plane:
         plane.kill("kube-controller-manager")
         with plane.api() as api:
             for name in ("volumegroupsnapshot", "volumegroupsnapshotcontent"):
@@ -1460,6 +1461,323 @@ def class_of_an_unknown_driver(world):
     world.storage_class("odd", "nobody.example.org")
 
 
+# Objects that only look as if they were all right.
+
+
+@situation(
+    "pv {x}pv",
+    "available",
+    "The volume is free and is waiting for a claim.",
+    move=NOBODY,
+    command=NOTHING,
+)
+def volume_that_nobody_claims(world):
+    world.volume(phase="Available", policy="Retain", storageClassName="manual")
+
+
+@situation(
+    "pvc {ns}/data",
+    "volume-mismatch",
+    "the claim's storageClassName is empty, the volume's is manual",
+    "the claim's size is 2Gi, the volume's is 1Gi",
+    move=USER,
+    command="kubectl get pv {x}pv -o yaml",
+)
+def named_volume_does_not_match(world):
+    world.volume(phase="Available", policy="Retain", storageClassName="manual")
+    size = {"requests": {"storage": "2Gi"}}
+    world.claim(storage_class="", volumeName=world.named("pv"), resources=size)
+
+
+@situation(
+    "pvc {ns}/data-web-0",
+    "quota",
+    "statefulset web could not create it",
+    "exceeded quota: storage",
+    move=USER,
+    command="kubectl describe resourcequota storage -n {ns}",
+)
+def claim_of_a_workload_exceeds_the_quota(world):
+    world.failed_creation(
+        'failed to create PVC data-web-0: persistentvolumeclaims "data-web-0" is forbidden: '
+        "exceeded quota: storage, requested: requests.storage=20Gi, used: requests.storage=90Gi, "
+        "limited: requests.storage=100Gi"
+    )
+
+
+@situation(
+    "pvc {ns}/data-web-0",
+    "not-created",
+    "statefulset web could not create it",
+    move=USER,
+    command="kubectl describe statefulset web -n {ns}",
+)
+def claim_of_a_workload_is_refused(world):
+    world.failed_creation(
+        'failed to create PVC data-web-0: admission webhook "check.example.org" denied it'
+    )
+
+
+@situation(
+    "pvc {ns}/data",
+    "waits-for-consumer",
+    "pod web-0 names node n1 itself (spec.nodeName)",
+    move=USER,
+    command="kubectl describe pod web-0 -n {ns}",
+)
+def pod_names_its_node_itself(world):
+    world.claim(storage_class=world.storage_class(**LATE))
+    world.pod(spec={"nodeName": "n1"})
+
+
+@situation(
+    "pvc {ns}/data",
+    "secret-missing",
+    'cannot get resource "secrets"',
+    move=ADMIN,
+    command="csi-fleet secret-roles --account=csi-fleet/worker > roles.yaml",
+)
+def worker_may_not_read_the_secret(world):
+    world.put(paths.SECRETS, "key", stringData={"a": "b"})
+    given = {**SECRET, "csi.storage.k8s.io/provisioner-secret-namespace": world.namespace}
+    claim = world.claim(storage_class=world.storage_class(parameters=given))
+    world.fail(
+        world.key("pvc", claim, "claims"),
+        "api get secrets 403 0.1",
+        f"error error getting secret key in namespace {world.namespace}: {no_right(world)}",
+    )
+
+
+@situation(
+    "content",
+    "failed",
+    'cannot get resource "secrets"',
+    move=ADMIN,
+    command="csi-fleet secret-roles --account=csi-fleet/worker > roles.yaml",
+)
+def snapshotter_may_not_read_the_secret(world):
+    content = world.content(world.snapshot())
+    world.fail(
+        world.key("content", content),
+        "api get secrets 403 0.1",
+        f"error error getting secret key in namespace {world.namespace}: {no_right(world)}",
+    )
+    return content["metadata"]["name"]
+
+
+def no_right(world: AnswersWorld) -> str:
+    return (
+        'secrets "key" is forbidden: User "system:serviceaccount:csi-fleet:worker" cannot get '
+        f'resource "secrets" in API group "" in the namespace "{world.namespace}"'
+    )
+
+
+@situation(
+    "content {x}content",
+    "kept",
+    "VolumeSnapshot {ns}/gone was deleted",
+    "deletion policy is Retain",
+    move=ADMIN,
+    command="kubectl get volumesnapshotcontent {x}content -o yaml",
+)
+def content_of_a_deleted_snapshot_is_kept(world):
+    ref = {"name": "gone", "namespace": world.namespace, "uid": "u-1"}
+    world.put(
+        paths.SNAPSHOT_CONTENTS,
+        world.named("content"),
+        spec={
+            "driver": DRIVER,
+            "deletionPolicy": "Retain",
+            "source": {"volumeHandle": "v-1"},
+            "volumeSnapshotRef": ref,
+        },
+        status={"readyToUse": True, "snapshotHandle": "s-1"},
+    )
+
+
+@situation(
+    "pvc {ns}/data",
+    "waits-for-populator",
+    "The newest warning about the claim: image site not found",
+    move=ADMIN,
+    command="kubectl describe pvc data -n {ns}",
+)
+def populator_warns(world):
+    kind = "Image"
+    group = f"{world.namespace}.example.org"
+    world.put(paths.POPULATORS, world.named("images"), sourceKind={"group": group, "kind": kind})
+    source = {"apiGroup": group, "kind": kind, "name": "site"}
+    claim = world.claim(dataSourceRef=source)
+    world.event_of_claim(claim, "PopulatorFailed", "image site not found", "image-populator")
+
+
+@situation(
+    "pvc {ns}/data",
+    "attempt-failed",
+    "less than requested capacity",
+    move=STORAGE,
+    command=f"csi-fleet status --driver={DRIVER}",
+)
+def driver_creates_a_smaller_volume(world):
+    world.fail(
+        world.key("pvc", world.claim(), "claims"),
+        "rpc CreateVolume OK 0.1",
+        "error created volume capacity 1000 less than requested capacity 1073741824",
+    )
+
+
+@situation(
+    "pvc {ns}/data",
+    "attempt-failed",
+    "no topology key found for node n1",
+    move=STORAGE,
+    command="kubectl get csinode n1 -o yaml",
+)
+def node_without_topology_keys(world):
+    world.fail(
+        world.key("pvc", world.claim(), "claims"),
+        "error error generating accessibility requirements: no topology key found for node n1",
+    )
+
+
+@situation(
+    "pvc {ns}/copy",
+    "source-unsupported",
+    'whose data belongs to driver "nas.example.org"',
+    move=USER,
+    command="kubectl get storageclass",
+)
+def clone_of_a_claim_of_another_driver(world):
+    claim = world.claim("data", phase="Bound", volumeName=world.named("pv"))
+    world.volume(claim=claim, csi={"driver": "nas.example.org", "volumeHandle": "v-2"})
+    source = {"kind": "PersistentVolumeClaim", "name": "data"}
+    world.claim("copy", world.named("fast"), dataSource=source)
+
+
+@situation(
+    "snapshot {ns}/mine",
+    "failed",
+    "is bound to a different snapshot",
+    move=USER,
+    command="kubectl get VolumeSnapshotContent imported -o yaml",
+)
+def content_of_another_snapshot(world):
+    source = {"volumeSnapshotContentName": "imported"}
+    why = "VolumeSnapshotContent [imported] is bound to a different snapshot"
+    snapshot = world.put(paths.SNAPSHOTS, "mine", spec={"source": source})
+    world.fail(world.key("snapshot", snapshot), f"error {why}")
+    world.put(
+        paths.SNAPSHOT_CONTENTS,
+        "imported",
+        spec={
+            "driver": DRIVER,
+            "deletionPolicy": "Retain",
+            "source": {"snapshotHandle": "h-1"},
+            "volumeSnapshotRef": {"name": "other", "namespace": world.namespace},
+        },
+    )
+    world.api.patch(
+        f"{paths.SNAPSHOTS.path('mine', namespace=world.namespace)}/status",
+        {"status": {"error": {"message": why, "time": "2026-01-01T00:00:00Z"}}},
+    )
+
+
+@situation(
+    "group-snapshot {ns}/all",
+    "failed",
+    "the PVC {ns}/late is not yet bound to a PV",
+    move=USER,
+    command="csi-fleet explain pvc {ns}/late",
+)
+def member_of_a_group_is_not_bound(world):
+    world.claim("late", metadata={"labels": {"app": "db"}})
+    why = (
+        f"Failed to create group snapshot content with error the PVC {world.namespace}/late is not "
+        "yet bound to a PV, will not attempt to take a group snapshot"
+    )
+    group = world.put(
+        paths.GROUP_SNAPSHOTS,
+        "all",
+        spec={"source": {"selector": {"matchLabels": {"app": "db"}}}},
+        status={"error": {"message": why, "time": "2026-01-01T00:00:00Z"}, "readyToUse": False},
+    )
+    world.fail(world.key("group-snapshot", group), f"error {why}")
+
+
+@situation(
+    "group-content {x}gc",
+    "failed",
+    "unknown service csi.v1.GroupController",
+    move=USER,
+    command="kubectl delete volumegroupsnapshot all -n {ns}",
+)
+def driver_takes_no_group_snapshots(world):
+    group = world.put(paths.GROUP_SNAPSHOTS, "all", spec={"source": {"selector": {}}})
+    ref = {key: group["metadata"][key] for key in ("name", "namespace", "uid")}
+    content = world.put(
+        paths.GROUP_SNAPSHOT_CONTENTS,
+        world.named("gc"),
+        spec={
+            "driver": DRIVER,
+            "deletionPolicy": "Delete",
+            "source": {"volumeHandles": ["v-1"]},
+            "volumeGroupSnapshotRef": ref,
+        },
+    )
+    world.fail(
+        world.key("group-content", content),
+        "rpc CreateVolumeGroupSnapshot Unimplemented 0.1",
+        RPC_ERROR.format("Unimplemented", "unknown service csi.v1.GroupController"),
+    )
+
+
+@situation(
+    "pvc {ns}/mine",
+    "volume-of-another",
+    "belongs to claim {ns}/data",
+    move=USER,
+    command="kubectl get pv {x}pv -o yaml",
+)
+def volume_of_a_claim_that_is_alive(world):
+    world.bound()
+    world.claim("mine", "", volumeName=world.named("pv"))
+
+
+@situation(
+    "class {x}gone",
+    "class-missing",
+    "does not exist",
+    move=ADMIN,
+    command="kubectl get storageclass",
+)
+def class_that_is_gone(world):
+    world.storage_class("slow")
+
+
+@situation(
+    "pod {ns}/web-0",
+    "class-missing",
+    "The pod uses claim data.",
+    move=ADMIN,
+    command="kubectl get storageclass",
+)
+def pod_whose_claim_has_no_class(world):
+    world.claim(storage_class="gold")
+    world.pod()
+
+
+@situation(
+    "pod {ns}/web-0",
+    "nothing-to-do",
+    "The pod's claims are bound",
+    move=NOBODY,
+    command="kubectl describe pod web-0 -n {ns}",
+)
+def pod_whose_claims_are_fine(world):
+    world.bound()
+    world.pod()
+
+
 def snapshot_source(name: str):
     return {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": name}
 
@@ -1496,6 +1814,56 @@ def failed_attach(
 @pytest.mark.parametrize("one", SITUATIONS, ids=lambda one: one.make.__name__)
 def test_the_answer_says_what_happened_whose_move_it_is_and_the_command(world, one):
     check(world, one)
+
+
+def test_an_account_with_few_rights_learns_which_permission_is_missing(world, plane):
+    """The claim can be read, its class cannot: the answer names the permission and the event."""
+    claim = world.claim(storage_class="gold")
+    why = 'storageclass.storage.k8s.io "gold" not found'
+    world.event_of_claim(claim, "ProvisioningFailed", why, "persistentvolume-controller")
+    allow(world, "dev", "persistentvolumeclaims", "pods", "events")
+    world.kubeconfig = plane.kubeconfig_for("dev")
+    text, answer = world.explain("pvc", f"{world.namespace}/data")
+    assert (answer["cause"], answer["move"]) == ("no-permission", ADMIN), text
+    assert "`get` for storageclasses.storage.k8s.io" in answer["text"]
+    assert 'storageclass.storage.k8s.io "gold" not found' in answer["text"]
+    assert answer["commands"] == ["kubectl auth can-i get storageclasses.storage.k8s.io"]
+    text, answer = world.explain("snapshot", f"{world.namespace}/snap")
+    assert (answer["cause"], answer["move"]) == ("no-permission", ADMIN), text
+    assert answer["commands"] == [
+        f"kubectl auth can-i get volumesnapshots.snapshot.storage.k8s.io -n {world.namespace}"
+    ]
+
+
+def allow(world: AnswersWorld, user: str, *resources: str) -> None:
+    """Let a user read some kinds of the namespace."""
+    group, name = "rbac.authorization.k8s.io", "reader"
+    place = {"name": name, "namespace": world.namespace}
+    made = {"apiVersion": f"{group}/v1", "metadata": place}
+    rules = [{"apiGroups": [""], "resources": list(resources), "verbs": ["get", "list"]}]
+    world.api.create({**made, "kind": "Role", "rules": rules})
+    world.api.create(
+        {
+            **made,
+            "kind": "RoleBinding",
+            "roleRef": {"apiGroup": group, "kind": "Role", "name": name},
+            "subjects": [{"kind": "User", "name": user, "apiGroup": group}],
+        }
+    )
+
+
+def test_a_kind_whose_crd_is_not_installed_is_named(world):
+    world.claim()
+    group = "groupsnapshot.storage.k8s.io"
+    crd = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/volumegroupsnapshots.{group}"
+    world.api.delete(crd)
+    wait_until(lambda: not world.api.find(crd), 30, "the CRD is gone")
+    try:
+        text, answer = world.explain("group-snapshot", f"{world.namespace}/all")
+    finally:
+        world.api.apply(group_crd("volumegroupsnapshot"))
+    assert (answer["cause"], answer["move"]) == ("crd-missing", ADMIN), text
+    assert answer["commands"] == [f"kubectl get crd volumegroupsnapshots.{group}"]
 
 
 def test_without_redis_the_objects_still_answer(world):

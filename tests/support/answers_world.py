@@ -180,6 +180,34 @@ class AnswersWorld:
             lastTimestamp="2026-01-01T00:00:00Z",
         )
 
+    def event_of_claim(self, claim: JsonObject, reason: str, message: str, program: str) -> None:
+        """A warning about a claim."""
+        about = {key: claim["metadata"][key] for key in ("name", "namespace", "uid")}
+        self.put(
+            paths.EVENTS,
+            f"{about['name']}.1",
+            involvedObject={"kind": "PersistentVolumeClaim", **about},
+            reason=reason,
+            message=message,
+            type="Warning",
+            source={"component": program},
+            lastTimestamp="2026-01-01T00:00:00Z",
+        )
+
+    def failed_creation(self, message: str) -> None:
+        """The StatefulSet controller's warning that it could not create a pod or a claim."""
+        about = {"kind": "StatefulSet", "name": "web", "namespace": self.namespace}
+        self.put(
+            paths.EVENTS,
+            "web.1",
+            involvedObject=about,
+            reason="FailedCreate",
+            message=f"create Pod web-0 in StatefulSet web failed error: {message}",
+            type="Warning",
+            source={"component": "statefulset-controller"},
+            lastTimestamp="2026-01-01T00:00:00Z",
+        )
+
     def quota(self, name: str, resource: str) -> None:
         """A quota of one that is used up."""
         self.put(

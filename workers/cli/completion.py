@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from workers.cli import terminal
+from workers.cli.pods import POD
 from workers.cli.wholes import WHOLES
 from workers.config.flags import Command
 from workers.config.flagsets import flag_set
@@ -56,7 +57,7 @@ def objects(command: Command) -> str:
     """Return the first arguments that a command accepts, separated by spaces."""
     if command not in _ABOUT_OBJECTS:
         return _FIRST.get(command, "")
-    further = tuple(WHOLES) if command is Command.EXPLAIN else ()
+    further = (POD, *WHOLES) if command is Command.EXPLAIN else ()
     return " ".join([*nouns.nouns(), *further])
 
 

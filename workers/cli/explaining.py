@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Final
 
 from workers.controllers import catalogue
 from workers.errors import QueueUnavailable
-from workers.explain import absent, away, commands, generic, gone, nouns, remedies, using
+from workers.explain import absent, away, commands, generic, gone, nouns, refusals, remedies, using
 from workers.explain.facts import NO_REASON, Cause
 from workers.explain.generic import Explained
 from workers.explain.timeline import timeline
+from workers.kube.errors import ForbiddenError
 
 if TYPE_CHECKING:
     from workers.cli.tools import Tools
     from workers.explain.nouns import Noun
     from workers.explain.timeline import Entry
+    from workers.spec import Kind, Spec
 
 # Causes that do not say why the object is waiting, possibly because no process saw the object.
 # `uploading` is left out, because the driver is polled during an upload.
@@ -28,7 +30,7 @@ _UNSEEN: Final = (NO_REASON - {"uploading"}) | {
     "nothing-to-do",
     "no-free-worker",
 }
-ABSENT: Final = frozenset({"not-found", "quota"})
+ABSENT: Final = frozenset({"not-found", "quota", "not-created", "crd-missing"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,22 @@ def explained(tools: Tools, word: str, namespace: str, name: str) -> Answer:
     return Answer(found, commands.filled(cause, word, namespace, name, found), problem)
 
 
+def without_permission(
+    tools: Tools, word: str, namespace: str, name: str, error: ForbiddenError
+) -> Answer:
+    """Return what can be said about an object that the user must not read."""
+    said = ""
+    try:
+        known = known_to_redis(tools, word, namespace, name)
+    except QueueUnavailable:
+        known = None
+    if known is not None:
+        said = f" Redis says about it: {known.cause.text}"
+    state = known.found.state if known is not None else None
+    found = Explained(refusals.cause(str(error), said), state)
+    return Answer(found, commands.filled(found.cause, word, namespace, name, found))
+
+
 def known_to_redis(tools: Tools, word: str, namespace: str, name: str) -> Answer | None:
     """Return the data in Redis about an object that the user must not read, or None.
 
@@ -114,17 +132,24 @@ def answers(tools: Tools, noun: Noun, namespace: str, name: str) -> list[Explain
         ApiError: the API server does not answer, or refuses to show an object.
         QueueUnavailable: Redis does not answer.
     """
-    found, rest = [], []
+    found: list[Explained] = []
+    rest: list[tuple[Spec, Kind]] = []
+    refused: list[ForbiddenError] = []
     # Compare specs by name, because hashing a spec with all its flags is slow.
     for spec in {spec.name: spec for spec, _ in noun.kinds}.values():
         own = catalogue.explainer(spec.name)
         if own is not None:
-            found.append(_with_remedy(own(tools, noun.word, namespace, name)))
+            try:
+                found.append(_with_remedy(own(tools, noun.word, namespace, name)))
+            except ForbiddenError as error:
+                refused.append(error)
         else:
             rest += [pair for pair in noun.kinds if pair[0] is spec]
     if rest:
         part = nouns.Noun(noun.word, noun.resource, tuple(rest))
         found.append(_with_remedy(generic.explain(tools, part, namespace=namespace, name=name)))
+    if refused and not found:
+        raise refused[0]
     return found
 
 

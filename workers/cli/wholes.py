@@ -141,6 +141,7 @@ def of_class(tools: Tools, name: str) -> Whole:
                 f'Storage class "{name}" does not exist.{hint}',
                 "Create the class, or create its claims again with a class that exists: "
                 "kubectl get sc",
+                templates=(commands.CLASSES,),
             ),
             [],
             groups,

@@ -6,21 +6,26 @@ then what delays the claim in the queue, then the responses of the driver and th
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from workers.explain import deletion, queueing, remedies
+from workers.explain import deletion, queueing, refusals, remedies
 from workers.explain.commands import DESCRIBE, RECREATE, RETRY
 from workers.explain.facts import Cause, ClaimFacts
-from workers.explain.moves import ITSELF
+from workers.explain.moves import ADMIN, ITSELF
 from workers.explain.words import WHEN_REJECTED, duration, moment, stamp
 from workers.translate.claims import (
     WAIT_FOR_FIRST_CONSUMER,
+    claim_class_name,
     provisioner_annotation,
     selected_node,
 )
+from workers.translate.fields import is_deleting, text, text_list
+from workers.translate.quantity import QuantityError, parse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
 # This must match the message in workers.topology.requirements.
@@ -29,6 +34,11 @@ _NO_TOPOLOGY: Final = "no available topology found"
 _NOT_SAVED: Final = "failed to save volume "
 _READ_ADVICE: Final = (
     "Create the secret, or correct the class's csi.storage.k8s.io/provisioner-secret-* parameters."
+)
+_QUOTA: Final = re.compile(r"exceeded quota: ([^,\s]+)")
+_RELEASE: Final = (
+    """kubectl patch pv {volume} --type=json -p '[{{"op":"remove","path":"/spec/claimRef"}}]'"""
+    "  # only to use its data again"
 )
 
 
@@ -61,6 +71,8 @@ def _named(facts: ClaimFacts, cause: Cause) -> Cause:
 def _absent(facts: ClaimFacts) -> Cause | None:
     if facts.claim is not None:
         return None
+    if facts.refusal:
+        return _not_created(facts)
     if facts.quotas:
         one = facts.quotas[0]
         return Cause(
@@ -74,6 +86,24 @@ def _absent(facts: ClaimFacts) -> Cause | None:
         "not-found",
         f"There is no claim {facts.namespace}/{facts.name}.{facts.hint}",
         "Check the namespace and the name: kubectl get pvc -A",
+    )
+
+
+def _not_created(facts: ClaimFacts) -> Cause:
+    """Return the cause if the controller of a workload tried to create the claim and failed."""
+    kind, creator, message = facts.refusal or ("", "", "")
+    quota = _QUOTA.search(message)
+    return Cause(
+        "quota" if quota else "not-created",
+        f"There is no claim {facts.namespace}/{facts.name}, because {kind} {creator} could not "
+        f"create it: {message}",
+        "Remove what the message names; if it is a quota, delete other claims, or raise the quota. "
+        "The claim is then created automatically.",
+        names={
+            "creator_kind": kind,
+            "creator": creator,
+            **({"quota": quota.group(1)} if quota else {}),
+        },
     )
 
 
@@ -118,7 +148,7 @@ def _bound(facts: ClaimFacts) -> Cause | None:
             templates=("kubectl get pv", *RECREATE),
         )
     if facts.volume is not None:
-        if cause := _of_another(claim, facts.volume):
+        if cause := _of_another(claim, facts.volume) or _unlike(claim, facts.volume):
             return cause
         return Cause(
             "binding",
@@ -141,13 +171,75 @@ def _of_another(claim: Mapping[str, Any], volume: Mapping[str, Any]) -> Cause | 
     if not is_other and (owner.get("uid") or metadata.get("uid")) == metadata.get("uid"):
         return None
     whose = f"claim {'/'.join(map(str, names[0]))}" if is_other else "an earlier claim of this name"
+    is_released = text(volume, "status", "phase") == "Released"
+    reuse = (
+        " To use the data on that volume instead, ask the cluster's administrator to remove "
+        "spec.claimRef from the volume; the claim is then bound to it."
+        if is_released
+        else ""
+    )
     return Cause(
         "volume-of-another",
         f"Volume {volume['metadata']['name']} belongs to {whose}.",
-        "Create the claim again with a different spec.volumeName or without one. To use the data "
-        "on that volume instead, remove spec.claimRef from the volume.",
-        templates=("kubectl get pv {volume} -o yaml", *RECREATE),
+        f"Create the claim again with a different spec.volumeName or without one.{reuse}",
+        templates=(
+            "kubectl get pv {volume} -o yaml",
+            *RECREATE,
+            *((_RELEASE,) if is_released else ()),
+        ),
     )
+
+
+def _unlike(claim: Mapping[str, Any], volume: Mapping[str, Any]) -> Cause | None:
+    """Return a cause if the volume that the claim names lacks what the claim requests, else None.
+
+    kube-controller-manager makes the same checks (checkVolumeSatisfyClaim), but only if no claim is
+    entered in the volume. It does not look at the claim's selector.
+    """
+    if not text(claim, "spec", "volumeName") or (volume.get("spec") or {}).get("claimRef"):
+        return None
+    name = volume["metadata"]["name"]
+    differences = [
+        f"the claim's {field} is {wanted or 'empty'}, the volume's is {offered or 'empty'}"
+        for field, wanted, offered in _compared(claim, volume)
+    ]
+    if is_deleting(volume):
+        differences = ["the volume is being deleted"]
+    if not differences:
+        return None
+    return Cause(
+        "volume-mismatch",
+        f"The claim requests volume {name}, but it cannot be bound to that volume: "
+        f"{'; '.join(differences)}.",
+        "Create the claim again with values that match the volume, or with a different "
+        "spec.volumeName.",
+    )
+
+
+def _compared(
+    claim: Mapping[str, Any], volume: Mapping[str, Any]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield each field in which a volume does not satisfy a claim, with the claim's and its value.
+
+    The values are "" if the field is not set.
+    """
+    for field, wanted, offered in (
+        ("storageClassName", claim_class_name(claim), claim_class_name(volume)),
+        *(
+            (field, text(claim, "spec", field) or default, text(volume, "spec", field) or default)
+            for field, default in (("volumeMode", "Filesystem"), ("volumeAttributesClassName", ""))
+        ),
+    ):
+        if wanted != offered:
+            yield field, wanted, offered
+    modes = [text_list(one, "spec", "accessModes") for one in (claim, volume)]
+    if not set(modes[0]) <= set(modes[1]):
+        yield "accessModes", ", ".join(modes[0]), ", ".join(modes[1])
+    wanted = text(claim, "spec", "resources", "requests", "storage")
+    offered = text(volume, "spec", "capacity", "storage")
+    with suppress(QuantityError):
+        if parse(wanted or "0") > parse(offered or "0"):
+            yield "size", wanted, offered
 
 
 def _class(facts: ClaimFacts) -> Cause | None:
@@ -164,7 +256,9 @@ def _class(facts: ClaimFacts) -> Cause | None:
             "The claim names no storage class, and the cluster has no default class.",
             "Set spec.storageClassName to a class, or mark one class as the default.",
         )
-    if facts.storage_class is None:
+    if facts.unreadable and not facts.driver_name:
+        return _unreadable(facts)
+    if facts.storage_class is None and not facts.unreadable:
         return Cause(
             "class-missing",
             f'Storage class "{facts.class_name}" does not exist.{facts.hint}',
@@ -223,6 +317,15 @@ def _late(facts: ClaimFacts) -> Cause | None:
             "Start a pod that mounts the claim.",
             is_problem=False,
         )
+    if facts.pod_node:
+        return Cause(
+            "waits-for-consumer",
+            f"The claim is waiting for the scheduler to choose a node, but pod {facts.pods[0]} "
+            f"names node {facts.pod_node} itself (spec.nodeName), so the scheduler does not "
+            "consider the pod.",
+            "Create the pod again without spec.nodeName. To keep the node, set spec.nodeSelector "
+            "to the node's label kubernetes.io/hostname instead.",
+        )
     why = f": {facts.pod_problem}" if facts.pod_problem else "."
     return Cause(
         "waits-for-consumer",
@@ -258,6 +361,17 @@ def _unpopulated(facts: ClaimFacts) -> Cause | None:
 def _source(facts: ClaimFacts) -> Cause | None:
     if not facts.missing_source:
         return None
+    if facts.missing_crd:
+        return Cause(
+            "source-missing",
+            f"The claim's volume is to be created from {facts.missing_source}, but the API server "
+            f"does not know that kind: the CRD {facts.missing_crd} is not installed.",
+            "Install the CRDs of the snapshots and the snapshot controller, or create the claim "
+            "again with a different source.",
+            move=ADMIN,
+            names={"crd": facts.missing_crd},
+            templates=("kubectl get crd {crd}", DESCRIBE),
+        )
     return Cause(
         "source-missing",
         f"The claim's volume is to be created from {facts.missing_source}, which does not exist.",
@@ -290,6 +404,20 @@ def _source_not_ready(facts: ClaimFacts) -> Cause | None:
     )
 
 
+def _source_of_another(facts: ClaimFacts) -> Cause | None:
+    """Return a cause if the source's data is in the storage of a different driver, else None."""
+    if not facts.driver_name or facts.source_driver in {"", facts.driver_name}:
+        return None
+    return Cause(
+        "source-unsupported",
+        f"The claim's volume is to be created from {facts.ready_source}, whose data belongs to "
+        f'driver "{facts.source_driver}". The driver of storage class "{facts.class_name}" is '
+        f'"{facts.driver_name}", and a driver can copy only its own volumes.',
+        "Create the claim again with a class of the source's driver.",
+        templates=("kubectl get storageclass", *RECREATE),
+    )
+
+
 def _class_parameters(facts: ClaimFacts) -> Cause | None:
     if not facts.class_problem:
         return None
@@ -317,6 +445,16 @@ def _populated(facts: ClaimFacts) -> Cause | None:
     if not facts.source:
         return None
     who = f"populator {facts.populator}" if facts.populator else "a populator of that kind"
+    if facts.last_error:
+        return Cause(
+            "waits-for-populator",
+            f"The claim is waiting for {who}, which fills the volume from {facts.source}. The "
+            f"newest warning about the claim: {facts.last_error[0]}",
+            "Remove what the warning names, or ask whoever runs the populator. The populator "
+            "then continues automatically.",
+            move=ADMIN,
+            templates=(DESCRIBE, "kubectl get volumepopulators -o yaml"),
+        )
     return Cause(
         "waits-for-populator",
         f"The claim is waiting for {who}, which fills the volume from {facts.source}; csi-fleet "
@@ -507,6 +645,12 @@ def _retry_queued(facts: ClaimFacts) -> Cause | None:
     return queueing.queued(facts.state) if facts.state is not None else None
 
 
+def _unreadable(facts: ClaimFacts) -> Cause:
+    """Return the cause if the reason may be the class, which the user must not read."""
+    said = f" The newest warning about the claim: {facts.warning}" if facts.warning else ""
+    return refusals.cause(facts.unreadable, said)
+
+
 def _unseen(facts: ClaimFacts) -> Cause:
     created = stamp(((facts.claim or {}).get("metadata") or {}).get("creationTimestamp", ""))
     if facts.watchers == 0:
@@ -521,6 +665,8 @@ def _unseen(facts: ClaimFacts) -> Cause:
             f"The claim is not queued now. The last error, at {moment(found[1])}: {found[0]}",
             f"To queue the claim again, run csi-fleet retry pvc {facts.namespace}/{facts.name}.",
         )
+    if facts.unreadable:
+        return _unreadable(facts)
     age = duration(max(0.0, facts.now - created)) if created else "a while"
     return Cause(
         "not-queued",
@@ -551,6 +697,7 @@ _LOOKS: Final[tuple[Callable[[ClaimFacts], Cause | None], ...]] = (
     _secret,
     _source,
     _source_not_ready,
+    _source_of_another,
     _failed,
     _retry_queued,
 )
@@ -570,4 +717,5 @@ _OF_OBJECTS: Final = (
     _secret,
     _source,
     _source_not_ready,
+    _source_of_another,
 )

@@ -85,6 +85,8 @@ class ClaimFacts:
 
     Attributes:
         claim: the claim, read live; None if it does not exist.
+        refusal: the kind and name of the workload whose controller could not create the claim,
+            and its message; () if none is known.
         hint: a similar name, as a sentence with a leading space; "" if there is none.
         class_name: the name of the claim's class; "" if it has none.
         names_class: whether the claim sets a class name (an empty one means no class).
@@ -96,13 +98,19 @@ class ClaimFacts:
         volume: the claim's PV; None if there is none.
         pods: the names of the pods that use the claim.
         pod_problem: why the first of these pods is not scheduled.
+        pod_node: the node of the first of these pods that has one.
         last_error: our newest warning event about the claim: (message, Unix time).
         source: `KIND.GROUP NAME` from which a populator must fill the claim; "" for none.
         populator: the VolumePopulator of that kind; "" for none, None if unreadable.
         missing_source: the claim or snapshot to copy from, if it does not exist.
+        missing_crd: the name of the CRD of that source's kind, if the kind itself is missing.
         waiting_source: the claim or snapshot to copy from, if it cannot be copied now.
+        ready_source: the claim or snapshot to copy from, if it can be copied.
+        source_driver: the driver that has its data; "" if unknown.
         class_problem: why the class's parameters cannot be used; "" if they can.
         missing_attributes_class: the claim's VolumeAttributesClass, if it does not exist.
+        unreadable: the API server's message if the user must not read the class; "" otherwise.
+        warning: the newest warning event about the claim, whoever wrote it; "" if there is none.
         watchers: the number of watchers that are alive.
         workers: the number of worker processes.
     """
@@ -111,6 +119,7 @@ class ClaimFacts:
     name: str
     now: float
     claim: JsonObject | None = None
+    refusal: tuple[str, str, str] | tuple[()] = ()
     hint: str = ""
     class_name: str = ""
     names_class: bool = False
@@ -128,13 +137,19 @@ class ClaimFacts:
     secret: SecretFacts | None = None
     pods: tuple[str, ...] = ()
     pod_problem: str = ""
+    pod_node: str = ""
     last_error: tuple[str, float] | None = None
     source: str = ""
     populator: str | None = None
     missing_source: str = ""
+    missing_crd: str = ""
     waiting_source: Source | None = None
+    ready_source: str = ""
+    source_driver: str = ""
     class_problem: str = ""
     missing_attributes_class: str = ""
+    unreadable: str = ""
+    warning: str = ""
     watchers: int = 0
     workers: int = 0
 

@@ -6,6 +6,7 @@ API server does not answer, reading fails.
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -22,18 +23,18 @@ from workers.explain.facts import (
     Source,
     VolumeFacts,
 )
-from workers.explain.quietly import quietly
+from workers.explain.quietly import quiet_list, quietly
 from workers.explain.serving import PROVISIONER, Served, kept, of_controller
 from workers.explain.words import nearest, stamp
 from workers.kube import paths
-from workers.kube.errors import NotFoundError, Unreachable
+from workers.kube.errors import ForbiddenError, NotFoundError, Unreachable
 from workers.migration import plugins
 from workers.queue.driverrecords import complete
 from workers.queue.inspect import read_key
 from workers.queue.keys import claim_key, volume_key
 from workers.translate import parameters
 from workers.translate import secrets as secret_rules
-from workers.translate.claims import claim_class_name, selected_node
+from workers.translate.claims import claim_class_name, provisioner_annotation, selected_node
 from workers.translate.fields import is_deleting, text, text_map
 from workers.translate.names import volume_name
 from workers.translate.quantity import QuantityError, parse
@@ -58,6 +59,11 @@ OF_SNAPSHOTS: Final = ("count/volumesnapshots.snapshot.storage.k8s.io",)
 _OTHERS: Final = 3
 # The maximum length at which a kind is shown, because a claim can name any kind.
 _SHOWN: Final = 100
+# The reason of a workload controller's events if it cannot create a pod or a claim. Their message
+# names the object.
+_NOT_CREATED: Final = "FailedCreate"
+_OF_A_CLAIM: Final = re.compile(r"persistentvolumeclaim|\bPVC\b|\bClaim\b", re.IGNORECASE)
+_WORD: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?")
 _CLUSTER_SOURCES: Final = frozenset({"persistentvolume-controller"})
 
 
@@ -85,13 +91,21 @@ class Gatherer:
         except NotFoundError:
             return replace(
                 facts,
+                refusal=self._refusal(namespace, name),
                 quotas=self.quotas(namespace),
                 hint=elsewhere(self._kube, namespace, name),
             )
         class_name = claim_class_name(claim)
-        storage_class = self._class(class_name)
+        storage_class, unreadable = None, ""
+        try:
+            storage_class = self._class(class_name)
+        except ForbiddenError as error:
+            unreadable = str(error)
         records = self._tools.registry.alive()
-        driver_name = driver_of(records, str((storage_class or {}).get("provisioner") or ""))
+        asked = provisioner_annotation(claim) if unreadable else None
+        driver_name = driver_of(
+            records, asked or str((storage_class or {}).get("provisioner") or "")
+        )
         queue_name, record = find_driver(records, driver_name, selected_node(claim))
 
         uid = claim["metadata"]["uid"]
@@ -103,18 +117,21 @@ class Gatherer:
             class_name=class_name,
             names_class=(claim.get("spec") or {}).get("storageClassName") is not None,
             storage_class=storage_class,
-            hint="" if storage_class else quietly(lambda: self._class_hint(class_name), ""),
+            unreadable=unreadable,
+            hint=""
+            if storage_class or unreadable
+            else quietly(lambda: self._class_hint(class_name), ""),
             driver_name=driver_name,
             driver=record,
             served=Served.by(records, PROVISIONER),
             state=read_key(self._tools.redis, key) if driver_name else None,
             watchers=len(self._tools.presence.alive()),
             workers=len(self._tools.presence.workers()),
-            volume=self._volume((claim.get("spec") or {}).get("volumeName") or pv_name),
+            volume=self._volume_of(claim, pv_name),
             **_holds(self._tools, class_name),
         )
         if is_deleting(claim):
-            facts = replace(facts, pods=self._pods(namespace, name)[0])
+            facts = replace(facts, **self._pods(namespace, name))
         if (claim.get("status") or {}).get("phase") == "Bound":
             return facts
         return self._pending(facts, claim, pv_name)
@@ -123,18 +140,16 @@ class Gatherer:
         """Add the facts that only an unbound claim needs."""
         node = selected_node(claim)
         chosen = quietly(lambda: self._node(node), None) if node else None
-        pods, problem = facts.pods, ""
         if chosen is None or not chosen.exists:
-            pods, problem = self._pods(facts.namespace, facts.name)
+            facts = replace(facts, **self._pods(facts.namespace, facts.name))
         exists = None if facts.driver is not None else self.csi_driver_exists(facts.driver_name)
         return replace(
             facts,
             csi_driver_exists=exists,
-            pods=pods,
-            pod_problem=problem,
             node=chosen,
             secret=self._secret(facts.storage_class, claim, pv_name),
             last_error=self._last_error(facts.namespace, claim["metadata"]["uid"]),
+            warning=self._warning(facts.namespace, claim["metadata"]["uid"]),
             class_problem=_class_problem(facts.storage_class, claim, pv_name),
             missing_attributes_class=quietly(lambda: self._missing_attributes_class(claim), ""),
             **self._source(claim),
@@ -168,15 +183,27 @@ class Gatherer:
             found = self._kube.get(resource, source.name, namespace=source.namespace)
         except NotFoundError as error:
             is_missing = error.is_about(source.name)
-            return {"missing_source": f"{source.kind} {name}"} if is_missing else {}
+            if not is_missing and self._kube.is_served(resource):
+                return {}
+            crd = "" if is_missing else f"{resource.plural}.{resource.group}"
+            return {"missing_source": f"{source.kind} {name}", "missing_crd": crd}
         status = found.get("status") or {}
         is_ready = (
             status.get("readyToUse") if source.is_snapshot else status.get("phase") == "Bound"
         )
         if is_ready and not is_deleting(found):
-            return {}
+            driver = quietly(lambda: self._driver_of(found), "")
+            return {"source_driver": driver, "ready_source": f"{source.kind} {name}"}
         waiting = Source(source.kind, name, is_deleting=is_deleting(found))
         return {"waiting_source": waiting}
+
+    def _driver_of(self, source: JsonObject) -> str:
+        """Return the driver that has a source's data; "" if it is unknown."""
+        volume = text(source, "spec", "volumeName")
+        if volume:
+            return text(self._kube.get_volume(volume), "spec", "csi", "driver")
+        content = text(source, "status", "boundVolumeSnapshotContentName")
+        return text(self._kube.get_snapshot_content(content), "spec", "driver") if content else ""
 
     def _missing_attributes_class(self, claim: JsonObject) -> str:
         name = text(claim, "spec", "volumeAttributesClassName")
@@ -236,6 +263,20 @@ class Gatherer:
         except NotFoundError:
             return None
 
+    def _volume_of(self, claim: JsonObject, pv_name: str) -> JsonObject | None:
+        """Return the claim's volume; None also if it must not be read and little depends on it.
+
+        Raises:
+            ForbiddenError: an unbound claim names a volume that the user must not read.
+        """
+        named = text(claim, "spec", "volumeName")
+        try:
+            return self._volume(named or pv_name)
+        except ForbiddenError:
+            if named and text(claim, "status", "phase") != "Bound":
+                raise
+            return None
+
     def csi_driver_exists(self, name: str) -> bool | None:
         """Return whether the CSIDriver object exists; None if that is unknown."""
         if not name:
@@ -268,16 +309,37 @@ class Gatherer:
                     found.append(Quota(name, resource, used.get(resource, "0"), hard))
         return tuple(found)
 
-    def _pods(self, namespace: str, claim_name: str) -> tuple[tuple[str, ...], str]:
-        names, problem = [], ""
+    def _refusal(self, namespace: str, name: str) -> tuple[str, str, str] | tuple[()]:
+        """Return the newest event of a workload's controller that failed to create the claim.
+
+        A StatefulSet's controller, for example, writes such events; () if there is none.
+        """
+        fields = f"reason={_NOT_CREATED},type=Warning"
+        read = lambda: self._kube.list(paths.EVENTS, namespace=namespace, fieldSelector=fields)  # noqa: E731
+        events = [
+            one
+            for one in quiet_list(read)
+            if name in _WORD.findall(text(one, "message")) and _OF_A_CLAIM.search(one["message"])
+        ]
+        if not events:
+            return ()
+        newest = max(events, key=lambda one: stamp(text(one, "lastTimestamp")))
+        about = newest["involvedObject"]
+        return text(about, "kind").lower(), text(about, "name"), text(newest, "message")
+
+    def _pods(self, namespace: str, claim_name: str) -> dict[str, Any]:
+        """Return the facts about the pods that use the claim."""
+        names: list[str] = []
+        problem = node = ""
         nothing: list[JsonObject] = []
         read = lambda: list(self._kube.list_pods_using(namespace, claim_name))  # noqa: E731
         for pod in quietly(read, nothing):
             names.append(pod["metadata"]["name"])
+            node = node or text(pod, "spec", "nodeName")
             for condition in (pod.get("status") or {}).get("conditions") or ():
                 if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
                     problem = problem or condition.get("message") or ""
-        return tuple(names), problem
+        return {"pods": tuple(names), "pod_problem": problem, "pod_node": node}
 
     def _node(self, name: str) -> NodeFacts:
         try:
@@ -336,14 +398,18 @@ class Gatherer:
             if (one["spec"].get("source") or {}).get("persistentVolumeName") == name
         }
 
-    def _last_error(self, namespace: str, uid: str) -> tuple[str, float] | None:
-        """Return the newest warning event that was not written by Kubernetes itself."""
-        nothing: list[JsonObject] = []
-        events = quietly(lambda: list(self._kube.list_warnings(namespace, uid)), nothing)
+    def _warning(self, namespace: str, uid: str) -> str:
+        return (self._last_error(namespace, uid, without=frozenset()) or ("", 0.0))[0]
+
+    def _last_error(
+        self, namespace: str, uid: str, without: frozenset[str] = _CLUSTER_SOURCES
+    ) -> tuple[str, float] | None:
+        """Return the newest warning event; Kubernetes's own are left out by default."""
+        events = quiet_list(lambda: self._kube.list_warnings(namespace, uid))
         found = [
             (event.get("message") or "", stamp(event.get("lastTimestamp") or ""))
             for event in events
-            if (event.get("source") or {}).get("component") not in _CLUSTER_SOURCES
+            if (event.get("source") or {}).get("component") not in without
         ]
         return max(found, key=lambda one: one[1], default=None)
 

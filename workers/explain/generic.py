@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from workers.explain import queueing
 from workers.explain.facts import Cause
+from workers.explain.quietly import quietly
 from workers.explain.serving import runs
 from workers.kube.errors import NotFoundError
 from workers.queue.inspect import KeyState, read_key
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from workers.cli.tools import Tools
     from workers.explain.nouns import Noun
     from workers.kube.objects import JsonObject
+    from workers.kube.paths import Resource
     from workers.spec import Kind, Spec
 
 NOTHING = Cause("nothing-to-do", "No work is pending for this object.", is_problem=False)
@@ -29,6 +31,7 @@ NOTHING = Cause("nothing-to-do", "No work is pending for this object.", is_probl
 QUEUE_FIRST = frozenset(
     {
         "not-found",
+        "crd-missing",
         "paused",
         "driver-lost",
         "lease-elsewhere",
@@ -68,7 +71,9 @@ def explain(tools: Tools, noun: Noun, *, namespace: str, name: str) -> Explained
     """
     try:
         found = tools.kube.get(noun.resource, name, namespace=namespace)
-    except NotFoundError:
+    except NotFoundError as error:
+        if cause := unserved_kind(tools, noun.resource, name, error):
+            return Explained(cause)
         shown = f"{namespace}/{name}" if namespace else name
         return Explained(Cause("not-found", f"There is no {noun.word} {shown}.", "Check the name."))
     records = tools.registry.alive()
@@ -90,6 +95,24 @@ def explain(tools: Tools, noun: Noun, *, namespace: str, name: str) -> Explained
             )
         )
     return Explained(NOTHING)
+
+
+def unserved_kind(
+    tools: Tools, resource: Resource, name: str, error: NotFoundError
+) -> Cause | None:
+    """Return a cause if the API server does not serve the kind of the object, else None."""
+    if error.is_about(name):
+        return None
+    if error.is_about(name) or quietly(lambda: tools.kube.is_served(resource), default=True):
+        return None
+    crd = f"{resource.plural}.{resource.group}"
+    return Cause(
+        "crd-missing",
+        f"The API server does not know the kind {resource.kind}: the CRD {crd} is not installed, "
+        f"or not in version {resource.version}.",
+        "Install the CRDs of the snapshots. csi-fleet then continues automatically.",
+        names={"crd": crd},
+    )
 
 
 def known_states(

@@ -23,6 +23,7 @@ _MOVES: Final = {
         *("in-group", "being-restored", "still-bound", "source-missing", "source-not-ready"),
         *("used-by-pod", "content-missing", "source-terminating", "claim-terminating"),
         "source-unsupported",
+        *("volume-mismatch", "not-created"),
     ),
     ADMIN: (
         *("class-missing", "unknown-provisioner", "secret-missing", "secret", "save-refused"),
@@ -30,6 +31,7 @@ _MOVES: Final = {
         *("refused", "foreign-finalizer", "node-gone", "rescheduled", "kept", "class-invalid"),
         *("not-scheduled", "deleted-failing", "stranded", "namespace-terminating"),
         "topology-dropped",
+        *("crd-missing", "no-permission"),
     ),
     STORAGE: (
         *("driver-error", "driver-slow", "driver-lost", "storage-full", "driver-not-registered"),
@@ -53,11 +55,14 @@ _MOVES: Final = {
     ),
     NOBODY: (
         *("bound", "in-use", "as-wanted", "ready", "nothing-to-do", "attached", "not-ours", "gone"),
+        "available",
     ),
 }
 _BY_CODE: Final = {code: who for who, codes in _MOVES.items() for code in codes}
 # The causes of objects that are not waiting for anything; `pending` leaves these objects out.
-SETTLED: Final = frozenset(_MOVES[NOBODY]) | {"kept", "not-found", "quota"}
+SETTLED: Final = frozenset(_MOVES[NOBODY]) | {
+    *("kept", "not-found", "quota", "not-created", "crd-missing"),
+}
 
 
 def move_of(cause: Cause) -> str:

@@ -17,9 +17,11 @@ from workers.explain import queueing
 from workers.explain.commands import (
     CLASS,
     CREATE_KEY,
+    CSI_NODE,
     DESCRIBE,
     DRIVER,
     NOBODY_ACTS,
+    ON_NODE,
     PATCH_SIZE,
     PODS,
     RECREATE,
@@ -45,6 +47,19 @@ ERRORS: Final = frozenset(
 )
 # These causes keep their advice, because it is more specific than the remedy for the response.
 _KEPT: Final = frozenset({"rescheduled", "save-refused", "deleted-failing"})
+_OF_SECRETS: Final = frozenset({"secret", "secret-missing", "stranded"})
+# The API server's words if csi-fleet's account may not read a Secret.
+_NO_RIGHT: Final = re.compile(
+    r'User "system:serviceaccount:(?P<account_namespace>[^:"]+):(?P<account>[^:"]+)" cannot get '
+    r'resource "secrets"'
+)
+_MAY_READ: Final = (
+    "kubectl auth can-i get secret/{secret} -n {secret_namespace} "
+    "--as=system:serviceaccount:{account_namespace}:{account}"
+)
+_SECRET: Final = re.compile(
+    r"error getting secret (?P<secret>\S+) in namespace (?P<secret_namespace>[^:\s]+):"
+)
 _NO_ANSWER: Final = "no-answer"
 _LAST_WORDS: Final = re.compile(r"code = (\w+)")
 
@@ -248,7 +263,10 @@ _BY_OPERATION: Final[Mapping[tuple[str, str], Remedy]] = {
     ("snapshot", "Unimplemented"): Remedy(
         USER,
         "The driver cannot take such snapshots: delete the snapshot.",
-        ("kubectl delete {object}", "csi-fleet explain driver {driver}"),
+        (
+            "kubectl delete {snapshot_kind} {snapshot} -n {namespace}",
+            "csi-fleet explain driver {driver}",
+        ),
     ),
     ("snapshot", "InvalidArgument"): Remedy(
         ADMIN,
@@ -308,9 +326,7 @@ _NAMED: Final[tuple[tuple[re.Pattern[str], Remedy], ...]] = (
         ),
     ),
     (
-        re.compile(
-            r"error getting secret (?P<secret>\S+) in namespace (?P<secret_namespace>[^:\s]+):"
-        ),
+        _SECRET,
         Remedy(
             ADMIN,
             "Create the secret, or allow csi-fleet to read it.",
@@ -355,6 +371,45 @@ _NAMED: Final[tuple[tuple[re.Pattern[str], Remedy], ...]] = (
             "A driver can only copy its own volumes: create the claim again with a class of the "
             "source's driver.",
             ("kubectl get storageclass", *RECREATE),
+        ),
+    ),
+    (
+        re.compile(r"no topology key found for node (?P<node>[^\s,]+)"),
+        Remedy(
+            STORAGE,
+            "The driver registered on that node without topology keys: check that its node pod "
+            "answers NodeGetInfo with the topology, then restart that pod.",
+            (CSI_NODE, ON_NODE, RETRY),
+        ),
+    ),
+    (
+        re.compile(r"created volume capacity \d+ less than requested capacity \d+"),
+        Remedy(
+            STORAGE,
+            "The driver created a smaller volume than requested, which is a bug of the driver: "
+            "report it. csi-fleet does not use that volume.",
+            (DRIVER, CLASS, RETRY),
+        ),
+    ),
+    (
+        re.compile(
+            r"(?P<content_kind>Volume\w*SnapshotContent) \[(?P<content>[^\]\s]+)\] is bound to a "
+            "different"
+        ),
+        Remedy(
+            USER,
+            "Its content belongs to another snapshot: create the snapshot again with a content "
+            "that names this snapshot.",
+            ("kubectl get {content_kind} {content} -o yaml", DESCRIBE),
+        ),
+    ),
+    (
+        re.compile(r"the PVC (?P<claim_namespace>[^/\s]+)/(?P<claim>\S+) is not yet bound to a PV"),
+        Remedy(
+            USER,
+            "The snapshot is taken automatically after that claim is bound: run the next command "
+            "to see what the claim is waiting for.",
+            ("csi-fleet explain pvc {claim_namespace}/{claim}", DESCRIBE),
         ),
     ),
     (
@@ -424,6 +479,8 @@ def applied(cause: Cause, state: KeyState | None, code: str = "") -> Cause:
         state: the state of the object's key; None if there is none.
         code: the gRPC code that the object itself stores; "" if it stores none.
     """
+    if found := cause.code in _OF_SECRETS | ERRORS and _NO_RIGHT.search(cause.text):
+        return _without_right(cause, found.groupdict(), state)
     if cause.code not in ERRORS or cause.move:
         return cause
     answer = answer_of(state, cause.text, code)
@@ -443,6 +500,27 @@ def applied(cause: Cause, state: KeyState | None, code: str = "") -> Cause:
         names=names,
         move=remedy.move,
         templates=remedy.templates,
+    )
+
+
+def _without_right(cause: Cause, names: Mapping[str, str], state: KeyState | None) -> Cause:
+    """Return the cause with the remedy for a Secret that csi-fleet's account may not read."""
+    again = queueing.next_try(state) if state is not None else ""
+    found = _SECRET.search(cause.text)
+    advice = (
+        "csi-fleet's account may not read this Secret: grant it the permission. `csi-fleet "
+        f"secret-roles` prints the Roles for all Secrets of the classes. {again}"
+    )
+    return replace(
+        cause,
+        advice=advice.rstrip(),
+        names={**(found.groupdict() if found else {}), **cause.names, **names},
+        move=ADMIN,
+        templates=(
+            "csi-fleet secret-roles --account={account_namespace}/{account} > roles.yaml",
+            _MAY_READ,
+            RETRY,
+        ),
     )
 
 

@@ -9,6 +9,7 @@ from workers import constants as k
 from workers.explain import deletion, generic, nouns, queueing, remedies
 from workers.explain.facts import NO_REASON, Cause
 from workers.explain.moves import move_of
+from workers.explain.quietly import quietly
 from workers.explain.serving import Served
 from workers.kube import paths
 from workers.kube.errors import NotFoundError
@@ -81,6 +82,10 @@ TOPOLOGY_DROPPED: Final = Cause(
     "field nodeAffinity, because the installed CRD of VolumeSnapshotContents does not have it.",
     "Install CRDs that have the field, or switch off the feature gate VolumeSnapshotTopology.",
 )
+_DELETED_WITH_CONTENT: Final = (
+    'kubectl patch {object} --type=merge -p \'{{"spec":{{"deletionPolicy":"Delete"}}}}\''
+    "  # only if nobody needs the data"
+)
 # The finalizers that the snapshot controller removes from a snapshot or a group snapshot.
 _OURS: Final = (
     k.FINALIZER_SNAPSHOT_BOUND,
@@ -105,13 +110,47 @@ def explain_content(tools: Tools, shape: Shape, name: str) -> Explained:
         content = tools.kube.get(shape.contents, name)
     except NotFoundError:
         return found
-    cause = content_cause(content, shape)
+    cause = _kept(tools, shape, content) or content_cause(content, shape)
     if cause.code in NO_REASON | {"failed", "delete-failed"}:
         cause = _unserved(tools, text(content, "spec", "driver")) or cause
     if cause.code == "ready" and _is_topology_dropped(tools, noun, content):
         cause = TOPOLOGY_DROPPED
     made = with_object(found, cause)
-    return replace(made, cause=remedies.applied(made.cause, made.state))
+    ref = ("spec", shape.ref_field)
+    named = made.cause.with_names(
+        snapshot_kind=shape.snapshots.kind.lower(),
+        snapshot=text(content, *ref, "name"),
+        namespace=text(content, *ref, "namespace"),
+    )
+    return replace(made, cause=remedies.applied(named, made.state))
+
+
+def _kept(tools: Tools, shape: Shape, content: JsonObject) -> Cause | None:
+    """Return a cause if the content remains after the deletion of its snapshot, else None."""
+    ref = ("spec", shape.ref_field)
+    uid, name, namespace = (text(content, *ref, one) for one in ("uid", "name", "namespace"))
+    is_kept = text(content, "spec", "deletionPolicy") == "Retain" and not is_deleting(content)
+    if not is_kept or not uid or not _is_gone(tools, shape, name, namespace, uid):
+        return None
+    return Cause(
+        "kept",
+        f"{shape.snapshots.kind} {namespace}/{name} was deleted. Its content and the snapshot in "
+        "the storage backend are kept, because the content's deletion policy is Retain.",
+        "If nobody needs the data, set the content's deletionPolicy to Delete and delete it. To "
+        "use the data again, create a content with its handle and a snapshot for it by hand.",
+        is_problem=False,
+        templates=(
+            "kubectl get {object} -o yaml",
+            _DELETED_WITH_CONTENT,
+            "kubectl delete {object}  # only if nobody needs the data",
+        ),
+    )
+
+
+def _is_gone(tools: Tools, shape: Shape, name: str, namespace: str, uid: str) -> bool:
+    return quietly(
+        lambda: tools.kube.is_gone(shape.snapshots, name, uid, namespace=namespace), default=False
+    )
 
 
 def _is_topology_dropped(tools: Tools, noun: Noun, content: JsonObject) -> bool:

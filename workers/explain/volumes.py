@@ -80,6 +80,15 @@ def _settled(facts: VolumeFacts, volume: Mapping[str, Any]) -> Cause | None:
     is_ours = has_finalizer(volume, FINALIZER_VOLUME)
     if not is_ours and (cause := deletion.held(volume)):
         return cause
+    if phase == "Available" and not metadata.get("deletionTimestamp"):
+        claim = spec.get("claimRef")
+        whom = f"reserved for claim {_claim_of(volume)}" if claim else "free"
+        return Cause(
+            "available",
+            f"The volume is {whom} and is waiting for a claim. It is bound when a claim names it "
+            "in spec.volumeName, or requests what it offers.",
+            is_problem=False,
+        )
     if policy != "Delete" and not (is_ours and metadata.get("deletionTimestamp")):
         return Cause(
             "kept",

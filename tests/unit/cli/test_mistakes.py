@@ -34,8 +34,8 @@ REDIS = "--redis-url=redis://127.0.0.1:1"
         ),
         (["pause", "--reason=r", REDIS], "Use --driver=NAME or --class=NAME"),
         (
-            ["explain", "pod", "x", REDIS],
-            'explain does not know the kind "pod". Run `csi-fleet explain pvc NAMESPACE/NAME` (',
+            ["explain", "node", "x", REDIS],
+            'explain does not know the kind "node". Run `csi-fleet explain pvc NAMESPACE/NAME` (',
         ),
         (
             ["dry-run", "-f", "/nonexistent", REDIS],

@@ -91,6 +91,16 @@ def volume(phase="Released", policy="Delete", claim="", uid="", **metadata):
     }
 
 
+def offer(**spec):
+    """A volume that no claim has, and that suits the claim if `spec` does not change that."""
+    found = volume("Available")
+    return {**found, "spec": {"storageClassName": "fast", **spec}}
+
+
+FORBIDDEN = (
+    'storageclasses.storage.k8s.io "fast" is forbidden: User "dev" cannot get resource '
+    '"storageclasses" in API group "storage.k8s.io" at the cluster scope'
+)
 ERROR = Note(NOW - 3, "error", "rpc error: code = Internal desc = boom")
 REFUSAL = Note(NOW, "error", f"{REFUSED}403 Forbidden: no")
 DEFECT = Note(NOW, "error", f"{UNEXPECTED} KeyError at a.py:1")
@@ -110,6 +120,14 @@ CASES = [
     pytest.param(replace(FACTS, storage_class={"provisioner": "d",
                  "volumeBindingMode": "WaitForFirstConsumer"}), "waits-for-consumer",
                  "no pod uses", id="late binding"),
+    pytest.param(replace(FACTS, pods=("web-0",), pod_node="n1", storage_class={"provisioner": "d",
+                 "volumeBindingMode": "WaitForFirstConsumer"}), "waits-for-consumer",
+                 "pod web-0 names node n1 itself", id="late binding, without the scheduler"),
+    pytest.param(replace(FACTS, source="A.b c", populator="p", last_error=("no image", NOW)),
+                 "waits-for-populator", "newest warning about the claim: no image",
+                 id="the populator warns"),
+    pytest.param(replace(FACTS, ready_source="VolumeSnapshot shop/s", source_driver="nas"),
+                 "source-unsupported", 'belongs to driver "nas"', id="source of another driver"),
     pytest.param(replace(FACTS, driver=None, csi_driver_exists=False), "unknown-provisioner",
                  "is unknown", id="unknown provisioner"),
     pytest.param(replace(FACTS, driver=None, csi_driver_exists=True), "driver-not-registered",
@@ -141,8 +159,40 @@ CASES = [
     pytest.param(lost(volumeName="pv"), "lost", "lost its volume: PersistentVolume pv does",
                  id="lost"),
     pytest.param(lost(), "lost", "but names no volume", id="lost, and never had one"),
-    pytest.param(replace(claim(volumeName="pv"), volume=volume()), "binding", "is binding the",
+    pytest.param(replace(claim(volumeName="pv"), volume=offer()), "binding", "is binding the",
                  id="binding"),
+    pytest.param(replace(claim(volumeName="pv"), volume=offer(storageClassName="manual")),
+                 "volume-mismatch", "the claim's storageClassName is fast, the volume's is manual",
+                 id="another class"),
+    pytest.param(replace(claim(volumeName="pv"), volume=offer(volumeMode="Block")),
+                 "volume-mismatch", "the claim's volumeMode is Filesystem, the volume's is Block",
+                 id="another mode"),
+    pytest.param(replace(claim(volumeName="pv", accessModes=["ReadWriteMany", "ReadOnlyMany"]),
+                 volume=offer(accessModes=["ReadWriteMany"])), "volume-mismatch",
+                 "accessModes is ReadWriteMany, ReadOnlyMany, the volume's is ReadWriteMany",
+                 id="fewer access modes"),
+    pytest.param(replace(claim(volumeName="pv", resources={"requests": {"storage": "2Gi"}}),
+                 volume=offer(capacity={"storage": "1Gi"})), "volume-mismatch",
+                 "the claim's size is 2Gi, the volume's is 1Gi", id="too small"),
+    pytest.param(replace(claim(volumeName="pv", volumeAttributesClassName="gold"),
+                 volume=offer()), "volume-mismatch", "the volume's is empty",
+                 id="another attributes class"),
+    pytest.param(replace(FACTS, claim=None, refusal=("statefulset", "web",
+                 "exceeded quota: few, requested: 1Gi")), "quota",
+                 "statefulset web could not create it",
+                 id="refused by a quota"),
+    pytest.param(replace(FACTS, claim=None, refusal=("statefulset", "web", "no")), "not-created",
+                 "statefulset web could not create it: no", id="refused by something else"),
+    pytest.param(replace(FACTS, missing_source="VolumeSnapshot shop/s", missing_crd="v.g"),
+                 "source-missing", "the CRD v.g is not installed", id="kind of the source missing"),
+    pytest.param(replace(FACTS, storage_class=None, driver_name="", unreadable=FORBIDDEN,
+                 warning="no gold"), "no-permission", "The newest warning about the claim: no gold",
+                 id="class not readable"),
+    pytest.param(replace(FACTS, storage_class=None, unreadable=FORBIDDEN), "no-permission",
+                 "Your account lacks `get`", id="class not readable, and nothing is queued"),
+    pytest.param(replace(state(fails=2, due=NOW + 60, trail=(ERROR,)), storage_class=None,
+                 unreadable=FORBIDDEN), "driver-error", "boom",
+                 id="class not readable, but an attempt failed"),
     pytest.param(replace(claim(volumeName="pv"), volume=volume(claim="shop/other")),
                  "volume-of-another", "belongs to claim shop/other", id="somebody else's volume"),
     pytest.param(replace(claim(volumeName="pv"), volume=volume(claim="shop/data", uid="u0")),
@@ -214,6 +264,13 @@ def test_what_must_be_there_first_comes_first():
     assert claim_cause(replace(FACTS, state=paused, storage_class=None)).code == "class-missing"
 
 
+@pytest.mark.parametrize(("phase", "is_advised"), [("Bound", False), ("Released", True)])
+def test_only_a_released_volume_is_to_be_taken_from_its_claim(phase, is_advised):
+    cause = claim_cause(replace(claim(volumeName="pv"), volume=volume(phase, claim="shop/other")))
+    assert ("spec.claimRef" in cause.advice) == is_advised
+    assert any("/spec/claimRef" in one for one in cause.templates) == is_advised
+
+
 def test_every_problem_says_what_to_do():
     for case in CASES:
         cause = claim_cause(case.values[0])
@@ -237,7 +294,9 @@ DELETING = {"deletionTimestamp": "2027-01-15T08:00:00Z"}
         (replace(VOLUME, volume=volume("Bound")), "in-use"),
         (replace(VOLUME, volume=volume("Bound", **DELETING)), "still-bound"),
         (replace(VOLUME, volume=volume(policy="Retain")), "kept"),
-        (replace(VOLUME, volume=volume("Available")), "waiting"),
+        (replace(VOLUME, volume=volume("Available")), "available"),
+        (replace(VOLUME, volume=volume("Available", "Retain")), "available"),
+        (replace(VOLUME, volume=volume("Pending")), "waiting"),
         (replace(VOLUME, driver=None), "driver-not-registered"),
         (replace(VOLUME, attachments={"a": "n1"}), "still-attached"),
         (replace(VOLUME, state=replace(VOLUME_STATE, fails=1, due=NOW, trail=(ERROR,))),

@@ -31,6 +31,7 @@ EVERY = {
     name: f"{name.replace('_', '-')}-1"
     for name in (
         *("attachment", "attributes_class", "claim", "claim_namespace", "class", "content"),
+        *("crd", "creator", "creator_kind", "verb", "resource"),
         *("content_kind", "driver", "group", "namespace", "node", "pod", "quota", "secret"),
         *("secret_namespace", "snapshot", "snapshot_kind", "source_kind", "source_namespace"),
         "volume",
@@ -88,7 +89,16 @@ def test_the_rest_is_kubectl():
         words = shlex.split(command, comments=True)
         assert words[0] in {"csi-fleet", "kubectl"}
         if words[0] == "kubectl":
-            assert words[1] in {"get", "describe", "delete", "patch", "replace", "edit", "create"}
+            assert words[1] in {
+                "get",
+                "describe",
+                "delete",
+                "patch",
+                "replace",
+                "edit",
+                "create",
+                "auth",
+            }
     assert PODS.endswith(SELECTOR)
 
 

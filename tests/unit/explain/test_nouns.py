@@ -28,10 +28,16 @@ OBJECT = {"metadata": {"name": "one", "uid": "u1"}}
 class Kube:
     """An API with a single object."""
 
+    serves = True
+
     def get(self, resource, name, *, namespace=""):
         if (resource, name, namespace) != (paths.ATTACHMENTS, "one", ""):
             raise NotFoundError(404, "NotFound", "no such object")
         return OBJECT
+
+    def is_served(self, resource):
+        del resource
+        return self.serves
 
 
 def explain(redis_client, records=RECORDS, name="one"):
@@ -98,3 +104,10 @@ def test_nobody_runs_its_controller(redis_client):
 
 def test_no_such_object(redis_client):
     assert explain(redis_client, name="two").cause.code == "not-found"
+
+
+def test_no_such_kind(redis_client, monkeypatch):
+    monkeypatch.setattr(Kube, "serves", False)
+    cause = explain(redis_client, name="two").cause
+    assert cause.code == "crd-missing"
+    assert "the CRD volumeattachments.storage.k8s.io is not installed" in cause.text

@@ -200,6 +200,7 @@ def test_every_code_of_grpc_has_a_remedy_that_can_be_typed():
         (
             *("driver", "class", "secret", "secret_namespace", "volume", "node", "policy", "quota"),
             *("webhook", "verb", "resource", "account", "service_namespace", "source_namespace"),
+            *("snapshot", "snapshot_kind", "content", "content_kind", "claim", "claim_namespace"),
         ),
         "x",
     )
@@ -210,3 +211,49 @@ def test_every_code_of_grpc_has_a_remedy_that_can_be_typed():
         assert len(commands) == len(remedy.templates)
         assert all(shlex.split(one)[0] in {"kubectl", "csi-fleet"} for one in commands)
         assert (remedy.move == ITSELF) == (not commands)
+
+
+@pytest.mark.parametrize(
+    ("message", "move", "command"),
+    [
+        (
+            "error generating accessibility requirements: no topology key found for node n1",
+            STORAGE,
+            "kubectl get csinode n1 -o yaml",
+        ),
+        (
+            "created volume capacity 1000 less than requested capacity 1073741824",
+            STORAGE,
+            "csi-fleet status --driver=d.example.org",
+        ),
+        (
+            "VolumeGroupSnapshotContent [c-1] is bound to a different group snapshot",
+            USER,
+            "kubectl get VolumeGroupSnapshotContent c-1 -o yaml",
+        ),
+        (
+            "the PVC shop/late is not yet bound to a PV, will not attempt to take a snapshot",
+            USER,
+            "csi-fleet explain pvc shop/late",
+        ),
+    ],
+)
+def test_a_message_of_our_own_decides_too(message, move, command):
+    cause = Cause("failed", f"The last attempt failed: {message}")
+    shown = explained(cause, state("taken w", f"error {message}"))
+    assert (shown.move, shown.commands[0]) == (move, command)
+
+
+@pytest.mark.parametrize("code", ["secret-missing", "secret", "stranded", "failed"])
+def test_a_secret_that_may_not_be_read_is_not_to_be_created(code):
+    message = (
+        'error getting secret key in namespace ops: secrets "key" is forbidden: User '
+        '"system:serviceaccount:fleet:worker" cannot get resource "secrets" in API group ""'
+    )
+    shown = explained(Cause(code, message, "Create the secret."), state("taken w", "error no"))
+    assert shown.move == ADMIN
+    assert "Create" not in shown.advice
+    assert shown.commands[:2] == (
+        "csi-fleet secret-roles --account=fleet/worker > roles.yaml",
+        "kubectl auth can-i get secret/key -n ops --as=system:serviceaccount:fleet:worker",
+    )
