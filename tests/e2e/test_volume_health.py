@@ -14,6 +14,7 @@ from itertools import pairwise
 import pytest
 
 from tests.support.controlplane import FEATURE_GATES, ControlPlane
+from tests.support.controlplane_binaries import KUBERNETES_VERSION
 from tests.support.csi_driver import DirectoryDriver
 from tests.support.fleet import Fleet, Scene, leader_flags
 from tests.support.redis_server import is_as_shipped
@@ -164,28 +165,28 @@ def test_a_failed_driver_has_not_recovered(tmp_path, kubeconfig, scene, stores):
             )
 
 
-def test_an_api_server_that_gets_the_feature_gate_later(tmp_path, stores):
-    """VH-032, VHD-002: the health is shown by events first, and stored as soon as it can be."""
-    if not stores:
-        pytest.skip("needs Kubernetes 1.37")
-    off = {**FEATURE_GATES, "CSIVolumeHealth": False}
-    with ControlPlane(tmp_path / "plane", feature_gates=off) as plane, plane.api() as api:
-        scene = Scene(api)
-        flags = (*FLAGS, "--dropped-status-interval=1s")
-        with (
-            driver_of("1.13, list") as driver,
-            Fleet(tmp_path / "fleet", plane.kubeconfig, [driver], *flags) as fleet,
-        ):
-            scene.claim("data", scene.storage_class(driver.name))
-            scene.wait_bound()
-            report(driver, scene, "data", SLOW)
-            wait_until(lambda: told(scene, "data", ABNORMAL), 60, "the event")
-            assert not stored(scene, "data")
-            wait_until(lambda: DROPPED in fleet.log_text(), 30, "the warning")
-            plane.set_feature_gates({**off, "CSIVolumeHealth": True})
-            wait_until(lambda: shown(scene, "data", stores=True), 60, "the status")
-            assert "the API server stores the healthStatus field again" in fleet.log_text()
-            assert fleet.log_text().count(DROPPED) == 1
+if KUBERNETES_VERSION >= "v1.37":  # older API servers do not know the gate
+
+    def test_an_api_server_that_gets_the_feature_gate_later(tmp_path):
+        """VH-032, VHD-002: the health is shown by events first, and stored as soon as it can be."""
+        off = {**FEATURE_GATES, "CSIVolumeHealth": False}
+        with ControlPlane(tmp_path / "plane", feature_gates=off) as plane, plane.api() as api:
+            scene = Scene(api)
+            flags = (*FLAGS, "--dropped-status-interval=1s")
+            with (
+                driver_of("1.13, list") as driver,
+                Fleet(tmp_path / "fleet", plane.kubeconfig, [driver], *flags) as fleet,
+            ):
+                scene.claim("data", scene.storage_class(driver.name))
+                scene.wait_bound()
+                report(driver, scene, "data", SLOW)
+                wait_until(lambda: told(scene, "data", ABNORMAL), 60, "the event")
+                assert not stored(scene, "data")
+                wait_until(lambda: DROPPED in fleet.log_text(), 30, "the warning")
+                plane.set_feature_gates({**off, "CSIVolumeHealth": True})
+                wait_until(lambda: shown(scene, "data", stores=True), 60, "the status")
+                assert "the API server stores the healthStatus field again" in fleet.log_text()
+                assert fleet.log_text().count(DROPPED) == 1
 
 
 def test_a_driver_with_one_call_at_a_time_creates_a_volume_during_a_poll(

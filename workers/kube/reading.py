@@ -288,8 +288,10 @@ class KubeReader:
         return {item["kind"]: item for item in resources if "/" not in item["name"]}
 
     def is_served(self, resource: Resource) -> bool:
-        """Return True if the API serves this kind in this version."""
-        return resource.kind in self.served_kinds(resource.group, resource.version)
+        """Return True if the API serves this kind in this version; core kinds always are."""
+        return not resource.group or resource.kind in self.served_kinds(
+            resource.group, resource.version
+        )
 
     def get_by_kind(self, api_version: str, kind: str, namespace: str, name: str) -> JsonObject:
         """Read an object by apiVersion and kind, such as an owner, by discovering its API path.
