@@ -25,7 +25,7 @@ from workers.kube import paths
 from workers.kube.reviews import ACCESS_REVIEWS, TOKEN_REVIEWS, review
 from workers.translate import secrets, snapshot_secrets
 from workers.translate import snapshot_objects as objects
-from workers.translate.fields import Json, annotations_of, text, text_map
+from workers.translate.fields import Json, text, text_map
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -231,12 +231,9 @@ class Planner:
                 )
             return found
         try:
-            classes = [
-                one
-                for one in self._kube.list(paths.SNAPSHOT_CLASSES)
-                if text(one, "driver") == driver
-                and annotations_of(one).get(k.ANN_DEFAULT_SNAPSHOT_CLASS) == "true"
-            ]
+            classes = objects.default_classes(
+                self._kube.list(paths.SNAPSHOT_CLASSES), k.ANN_DEFAULT_SNAPSHOT_CLASS, driver
+            )
         except ApiError as error:
             _unavailable(f"failed to list VolumeSnapshotClasses: {error}")
         if not classes:

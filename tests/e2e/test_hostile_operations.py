@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.e2e.test_every_controller import fleet_of
 from tests.support import hostile_answers
 from tests.support.attach_cluster import ATTACHMENTS, AttachCluster
 from tests.support.csi_driver import DirectoryDriver
-from tests.support.fleet import Fleet
-from tests.support.life import CAPABILITIES, CONTROLLERS, FLAGS, Life
+from tests.support.life import CAPABILITIES, Life
 from tests.support.waiting import wait_until
 
 OBJECTS = {  # one for each extreme answer
@@ -109,12 +109,8 @@ def test_nothing_outside_its_own_objects_and_others_are_served(
     kubeconfig, scene, drivers, tmp_path
 ):
     bad, good = drivers
-    file = tmp_path / "drivers.yaml"
-    lines = [f"- {{name: {one.name}, endpoint: {one.address}}}\n" for one in drivers]
-    file.write_text("drivers:\n" + "".join(lines))
-    flags = (f"--drivers-file={file}", f"--controllers={CONTROLLERS}", *FLAGS, "-v=4")
-    often = ("--reconcile-sync=2s", "--retry-interval-max=2s")
-    with Fleet(tmp_path / "f", kubeconfig, (), *flags, *often) as fleet:
+    flags = ("-v=4", "--reconcile-sync=2s", "--retry-interval-max=2s")
+    with fleet_of("central", tmp_path, kubeconfig, drivers, *flags) as fleet:
         honest = Life(scene, good)
         honest.prepare()
         foreign = scene.volume(honest.used)["spec"]["csi"]["volumeHandle"]

@@ -168,43 +168,30 @@ class AnswersWorld:
     def event_of_pod(self, reason: str, message: str, pod: str = "web-0") -> None:
         """A warning about a pod, as kubelet writes it."""
         found = self.api.get(paths.PODS.path(pod, namespace=self.namespace))
-        about = {key: found["metadata"][key] for key in ("name", "namespace", "uid")}
-        self.put(
-            paths.EVENTS,
-            f"{pod}.1",
-            involvedObject={"kind": "Pod", **about},
-            reason=reason,
-            message=message,
-            type="Warning",
-            source={"component": "kubelet"},
-            lastTimestamp="2026-01-01T00:00:00Z",
-        )
+        self._warning("Pod", found["metadata"], reason, message, "kubelet")
 
     def event_of_claim(self, claim: JsonObject, reason: str, message: str, program: str) -> None:
         """A warning about a claim."""
-        about = {key: claim["metadata"][key] for key in ("name", "namespace", "uid")}
+        self._warning("PersistentVolumeClaim", claim["metadata"], reason, message, program)
+
+    def failed_creation(self, message: str) -> None:
+        """The StatefulSet controller's warning that it could not create a pod or a claim."""
+        about = {"name": "web", "namespace": self.namespace}
+        text = f"create Pod web-0 in StatefulSet web failed error: {message}"
+        self._warning("StatefulSet", about, "FailedCreate", text, "statefulset-controller")
+
+    def _warning(
+        self, kind: str, about: JsonObject, reason: str, message: str, program: str
+    ) -> None:
+        known = {key: about[key] for key in ("name", "namespace", "uid") if key in about}
         self.put(
             paths.EVENTS,
             f"{about['name']}.1",
-            involvedObject={"kind": "PersistentVolumeClaim", **about},
+            involvedObject={"kind": kind, **known},
             reason=reason,
             message=message,
             type="Warning",
             source={"component": program},
-            lastTimestamp="2026-01-01T00:00:00Z",
-        )
-
-    def failed_creation(self, message: str) -> None:
-        """The StatefulSet controller's warning that it could not create a pod or a claim."""
-        about = {"kind": "StatefulSet", "name": "web", "namespace": self.namespace}
-        self.put(
-            paths.EVENTS,
-            "web.1",
-            involvedObject=about,
-            reason="FailedCreate",
-            message=f"create Pod web-0 in StatefulSet web failed error: {message}",
-            type="Warning",
-            source={"component": "statefulset-controller"},
             lastTimestamp="2026-01-01T00:00:00Z",
         )
 

@@ -7,6 +7,7 @@ field that a later CSI version adds is covered without a change here.
 from __future__ import annotations
 
 import copy
+import itertools
 from base64 import b64encode
 from collections.abc import Iterator
 from typing import Any
@@ -40,14 +41,10 @@ DEPTH = 4
 # The example driver reads all rules at each call, so they have to be small.
 _SMALL: dict[str, Any] = {"many": 300, "huge": "x" * 5000}
 # The calls that the drivers' workers make while claims are created and deleted.
-_CALLS: dict[str, Any] = {
-    "ControllerGetCapabilities": csi.ControllerGetCapabilitiesResponse,
-    "GetPluginCapabilities": csi.GetPluginCapabilitiesResponse,
-    "GetPluginInfo": csi.GetPluginInfoResponse,
-    "Probe": csi.ProbeResponse,
-    "GetCapacity": csi.GetCapacityResponse,
-    "ListVolumes": csi.ListVolumesResponse,
-}
+_CALLS = (
+    *("ControllerGetCapabilities", "GetPluginCapabilities", "GetPluginInfo", "Probe"),
+    *("GetCapacity", "ListVolumes"),
+)
 
 
 def answers() -> dict[str, type[Message]]:
@@ -111,11 +108,7 @@ def rules(foreign: str) -> tuple[int, list[dict[str, Any]]]:
          "answer_base64": one}
         for number, one in enumerate(made)
     ]  # fmt: skip
-    found += [
-        {"method": name, "times": 1, "answer_base64": _encoded(one)}
-        for name, kind in _CALLS.items()
-        for _, one in worst(filled(kind), foreign=foreign, **_SMALL)
-    ]
+    found += itertools.chain.from_iterable(once_each(foreign, *_CALLS).values())
     return len(made), found
 
 

@@ -45,9 +45,7 @@ def run(tools: Tools) -> int:
     else:
         now = state.now if state is not None else time.time()
         lines = as_lines(f"{word} {shown}: {cause.code}", cause, entries, now)
-        style = "bold yellow" if cause.is_problem else "bold green"
-        terminal.write_lines(lines[:1], style=style)
-        terminal.write_lines(lines[1:])
+        terminal.write_explained(lines, is_problem=cause.is_problem)
     if problem:
         sys.stderr.write(f"csi-fleet explain: {problem}\n")
     return 1 if problem or cause.code in ABSENT | {REFUSED} else 0

@@ -317,8 +317,7 @@ def show(groups: list[Group], where: str, examples: int) -> None:
         age = f"oldest {duration(seconds)}" if seconds is not None else ""
         head = [f"{len(group.members)} x {cause.code}", first.about, age]
         terminal.write()
-        style = "bold yellow" if cause.is_problem else "bold green"
-        terminal.write_lines([", ".join(filter(None, head))], style=style)
+        terminal.write_explained([", ".join(filter(None, head))], is_problem=cause.is_problem)
         terminal.write(f"  {cause.text}")
         terminal.write(f"  who must act: {move_of(cause)}")
         shown = group.examples(examples)

@@ -57,8 +57,7 @@ def run(tools: Tools, namespace: str, name: str) -> int:
         tools.write("Explanation", as_json(POD, shown, cause, None, []))
     else:
         lines = as_lines(f"{POD} {shown}: {cause.code}", cause, [], 0.0)
-        terminal.write_lines(lines[:1], style="bold yellow" if cause.is_problem else "bold green")
-        terminal.write_lines(lines[1:])
+        terminal.write_explained(lines, is_problem=cause.is_problem)
     return 1 if cause.code in ABSENT else 0
 
 

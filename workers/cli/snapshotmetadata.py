@@ -16,9 +16,8 @@ from csi_client.errors import CsiError
 from workers.changedblocks import Planner
 from workers.cli.drivertools import open_client
 from workers.drivers.central import Central
-from workers.drivers.driver import wait_ready
 from workers.drivers.driversfile import DriverSpec
-from workers.drivers.fleet import CONNECT_TIMEOUT_SECONDS
+from workers.drivers.fleet import wait_answering
 from workers.errors import ConfigError
 from workers.kube.resources import KubeResources
 from workers.loop import Loop
@@ -59,14 +58,7 @@ class _Drivers:
         spec = DriverSpec("", address, allow_tcp=False)
         client = open_client(spec, timeout_seconds)
         try:
-            if not client.wait_connected(CONNECT_TIMEOUT_SECONDS):
-                raise ConfigError(
-                    f"--csi-address {address}: no driver answered within "
-                    f"{CONNECT_TIMEOUT_SECONDS:.0f} s. Check that the driver is running and that "
-                    "its socket is in a shared volume",
-                    exit_code=1,
-                )
-            wait_ready(client, _log.info)
+            wait_answering(client, address)
             name, _ = client.plugin_info()
         except CsiError as error:
             raise ConfigError(f"Error getting CSI driver name: {error}", exit_code=1) from error

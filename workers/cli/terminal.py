@@ -65,6 +65,12 @@ def write_document(output: str, kind: str, fields: Mapping[str, Any]) -> None:
     yaml.safe_dump(value, sys.stdout, sort_keys=False, allow_unicode=False)
 
 
+def write_explained(lines: Sequence[str], *, is_problem: bool) -> None:
+    """Write an explanation; on a terminal, its first line is yellow for a problem, else green."""
+    write_lines(lines[:1], style="bold yellow" if is_problem else "bold green")
+    write_lines(lines[1:])
+
+
 def write_lines(lines: Iterable[str], *, style: str = "") -> None:
     """Write several lines; `style` colours them on a terminal."""
     if style and is_terminal():

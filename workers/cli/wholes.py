@@ -87,9 +87,7 @@ def run(tools: Tools, word: str, name: str) -> int:
         tools.write("Explanation", {**fields, "facts": whole.facts, "pending": waits})
     else:
         lines = as_lines(f"{word} {name}: {cause.code}", cause, [], 0.0)
-        style = "bold yellow" if cause.is_problem else "bold green"
-        terminal.write_lines(lines[:1], style=style)
-        terminal.write_lines(lines[1:])
+        terminal.write_explained(lines, is_problem=cause.is_problem)
         if whole.facts:
             terminal.write_lines(["", "What it is:", *(f"  {one}" for one in whole.facts)])
         if groups:

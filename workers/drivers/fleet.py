@@ -42,6 +42,7 @@ from workers.queue.links import ANYWHERE, record_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from csi_client.client import CsiClient
     from workers.config.settings import Settings
     from workers.drivers.seats import Consumers
     from workers.engine.controller import Controller
@@ -59,6 +60,24 @@ HANDSHAKE_THREADS: Final = 8
 PATIENT_THREADS: Final = 16
 # The largest number of calls that a handshake makes.
 TALK_CALLS: Final = 8
+
+
+def wait_answering(client: CsiClient, address: str) -> None:
+    """Wait until the driver at `--csi-address` is connected and ready.
+
+    Raises:
+        ConfigError: it does not answer, or its Probe call fails; exit code 1.
+    """
+    connected = client.wait_connected(
+        CONNECT_TIMEOUT_SECONDS, lambda: _log.warning("Still connecting", address=address)
+    )
+    if not connected:
+        raise ConfigError(
+            f"--csi-address {address}: no driver answered within {CONNECT_TIMEOUT_SECONDS:.0f} s. "
+            "Check that the driver is running and that its socket is in a shared volume",
+            exit_code=1,
+        )
+    wait_ready(client, _log.info)
 
 
 class Fleet:
@@ -174,16 +193,7 @@ class Fleet:
         except ConfigError as error:
             text = str(error).partition(": ")[2]
             raise ConfigError(f"--csi-address {address}: {text}", exit_code=1) from error
-        connected = link.client.wait_connected(
-            CONNECT_TIMEOUT_SECONDS, lambda: _log.warning("Still connecting", address=address)
-        )
-        if not connected:
-            raise ConfigError(
-                f"--csi-address {address}: no driver answered within {CONNECT_TIMEOUT_SECONDS:.0f} "
-                "s. Check that the driver is running and that its socket is in a shared volume",
-                exit_code=1,
-            )
-        wait_ready(link.client, _log.info)
+        wait_answering(link.client, address)
         link.losses = link.client.connection_losses
         link.driver = replace(handshake(link.client, self._settings), pace=link.pace)
         return link

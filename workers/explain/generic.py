@@ -103,7 +103,7 @@ def unserved_kind(
     """Return a cause if the API server does not serve the kind of the object, else None."""
     if error.is_about(name):
         return None
-    if error.is_about(name) or quietly(lambda: tools.kube.is_served(resource), default=True):
+    if quietly(lambda: tools.kube.is_served(resource), default=True):
         return None
     crd = f"{resource.plural}.{resource.group}"
     return Cause(

@@ -9,7 +9,7 @@ Source: external-snapshotter v8.6, pkg/utils/util.go.
 from __future__ import annotations
 
 import hashlib
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from workers.constants import (
     ANN_BEING_CREATED,
@@ -34,6 +34,9 @@ from workers.translate.fields import (
     text_list,
     text_map,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 POLICY_DELETE: Final = "Delete"
 CAPABILITY_TOPOLOGY: Final = "SNAPSHOT_ACCESSIBILITY_CONSTRAINTS"
@@ -83,6 +86,16 @@ def source_content(snapshot: Json) -> str | None:
 def class_name(obj: Json) -> str | None:
     """Return the class that a snapshot or a snapshot content names; None if it names none."""
     return optional_text(obj, "spec", "volumeSnapshotClassName")
+
+
+def default_classes(classes: Iterable[Json], annotation: str, driver: str) -> list[Json]:
+    """Return the classes that are marked as default; with a driver, only those of that driver."""
+    return [
+        one
+        for one in classes
+        if annotations_of(one).get(annotation) == "true"
+        and (not driver or text(one, "driver") == driver)
+    ]
 
 
 def node_of(content: Json) -> str | None:

@@ -17,7 +17,7 @@ from workers.kube import paths
 from workers.kube.errors import NotFoundError
 from workers.migration.plugins import in_tree_source
 from workers.translate import snapshot_objects as objects
-from workers.translate.fields import annotations_of, is_deleting, optional_text, text
+from workers.translate.fields import is_deleting, optional_text, text
 
 if TYPE_CHECKING:
     from workers.kube.objects import JsonObject
@@ -168,12 +168,8 @@ def _of_class(kube: KubeResources, word: str, snapshot: Json, driver: str) -> Ca
 def _of_default(
     kube: KubeResources, resource: Resource, annotation: str, driver: str
 ) -> Cause | None:
-    defaults = [
-        objects.name_of(one)
-        for one in kube.list(resource)
-        if annotations_of(one).get(annotation) == "true"
-        and (not driver or text(one, "driver") == driver)
-    ]
+    classes = objects.default_classes(kube.list(resource), annotation, driver)
+    defaults = [objects.name_of(one) for one in classes]
     for_driver = f" for driver {driver}" if driver else ""
     templates = (f"kubectl get {resource.kind.lower()} -o yaml", DESCRIBE)
     if not defaults:
